@@ -1,0 +1,350 @@
+"""The asyncio skin: enter, await, return. Decisions are in `core`.
+
+Hazard: cancellation may strike at any await. Everything from the first request until the lease is
+in the caller's hands is inside one `try`, whose handler hands the claim to the keeper.
+Partner: `sync.py`, the same without `await`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from holdfast.client import PATIENCE, Client
+from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.handle import Handle, Keyring, deadline_after, refused, token_of
+from holdfast.core.options import LockOptions, Want, checked_timeout
+from holdfast.core.template import namer
+from holdfast.errors import LeaseLost, Misconfigured
+from holdfast.ports.asyncio import AsyncioPort
+from holdfast.types import Busy, LockInfo, Mode
+
+__all__ = [
+    "AioLockOptions",
+    "Lease",
+    "Lock",
+    "Locks",
+    "LostEvent",
+    "Permit",
+    "RWLock",
+    "Semaphore",
+    "connect",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L", bound="BaseLease")
+
+
+class AioLockOptions(LockOptions, total=False):
+    """The options of `LockOptions`, and one more."""
+
+    cancel_on_lost: bool
+    """True (default): when the lease is lost, the task inside `async with` is cancelled, as
+    `asyncio.timeout` does it, and the `with` raises `LeaseLost`."""
+
+
+def connect(url: str | None = None, **options: Any) -> Locks:
+    """A client of the store that `url` names (else $HOLDFAST_URL). Contacts nobody yet.
+
+    It belongs to the event loop that first uses it. Best used as `async with`.
+    """
+    return Locks(url, options, AsyncioPort)
+
+
+class LostEvent:
+    """`lease.lost`: waitable, like an `asyncio.Event` that the lease's loss sets."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: BaseLease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        return self._lease._lost()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """True when the lease is lost; False when it was released, or time ran out."""
+        engine = self._lease._engine
+        deadline = deadline_after(engine, timeout)
+        return await engine.until_ended(self._lease._hold, deadline)
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
+class BaseLease(Handle):
+    """What you hold."""
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> LostEvent:
+        """Waitable: `await lease.lost.wait()`, `lease.lost.is_set()`."""
+        return LostEvent(self)
+
+    async def renew(self) -> float:
+        """Extend to the full ttl now, in one round trip; returns `remaining()`. Raises `LeaseLost`
+        when it is lost, `Unavailable` when nobody answered."""
+        self.check()
+        await self._engine.renew(self._hold)
+        return self.remaining()
+
+    async def release(self) -> bool:
+        """Give it up. True: it was ours until now. False: it had been lost. Again: does nothing."""
+        try:
+            if not self._finish():
+                return not self._hold.lost
+            return await self._engine.release(self._hold, self._share)
+        except BaseException:
+            self._engine.abandon(self._hold, self._share)
+            raise
+
+    async def __aenter__(self: L) -> L:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not await self.release() and kind is None and self._hold.lost:
+            raise self._hold.loss()
+
+
+class Lease(BaseLease):
+    """An exclusive or shared lease."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: larger for every later exclusive holder of this name. Hand it to the
+        resource, and have the resource refuse a smaller one than it has seen."""
+        return token_of(self)
+
+
+class Permit(BaseLease):
+    """A lease of one or more of a semaphore's permits."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int | None:
+        """None, unless the store happens to order its permits."""
+        return self._hold.fence
+
+
+class _Body:
+    """The task inside an `async with`, and its cancellation when the lease is lost."""
+
+    __slots__ = ("_cancelled", "_entered_with", "_task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        self._task: asyncio.Task[Any] | None = task
+        self._entered_with = 0 if task is None else task.cancelling()
+        self._cancelled = False
+
+    def lost(self, error: LeaseLost) -> None:
+        if self._task is not None:  # still inside
+            self._cancelled = True
+            self._task.cancel(str(error))
+
+    async def leave(self, kind: type[BaseException] | None) -> bool:
+        """Take our own cancellation back. True: the body ended by it and by nothing else."""
+        task, self._task = self._task, None
+        if not self._cancelled or task is None:
+            return False
+        if kind is None or not issubclass(kind, asyncio.CancelledError):
+            # The body ended before our cancellation reached it: receive it here, or it would
+            # strike at some later await that has nothing to do with this lock.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                pass
+            if task.uncancel() > self._entered_with:
+                raise asyncio.CancelledError  # somebody outside wants this task to end
+            return False
+        return task.uncancel() <= self._entered_with
+
+
+class _Acquirable(Keyring[L]):
+    """What locks and semaphores share: acquire, release, with."""
+
+    _lease: type[L]
+
+    def __init__(self, client: Locks, want: Want, cancel_on_lost: bool) -> None:
+        super().__init__(want)
+        self._client = client
+        self._cancel_on_lost = cancel_on_lost
+        self._bodies: dict[L, _Body] = {}
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
+        """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
+        without it the constructor's applies. An unreachable store raises `Unavailable`."""
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
+            if not blocking and timeout > 0:
+                raise Misconfigured("a try that does not block cannot have a timeout")
+        elif blocking:
+            timeout = self._want.timeout
+        timeout = -1.0 if timeout is None else timeout
+        taken = await self._take(timeout, blocking and timeout != 0, self._leases)
+        return None if isinstance(taken, Busy) else taken
+
+    async def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | Busy:
+        engine = self._client._engine()
+        acquisition = Acquisition(engine, self._want)
+        try:
+            hold = await acquisition.run(blocking, timeout)
+            if isinstance(hold, Busy):
+                return hold
+            lease = self._lease(acquisition, hold, self)
+            keep[lease] = engine.port.context()
+            return lease
+        except BaseException:
+            acquisition.abandon()
+            raise
+
+    async def release(self) -> bool:
+        """Release the calling task's newest lease of this lock object, else `NotHeld`."""
+        return await self._newest(self._client._current.port.context()).release()
+
+    async def locked(self) -> bool:
+        """Whether anybody, anywhere, holds this name now. Old news when you read it."""
+        return any(info.holders for info in await self._client._inspect(self.name, exact=True))
+
+    async def __aenter__(self) -> L:
+        timeout = self._want.timeout
+        taken = await self._take(timeout, timeout != 0, self._entered)
+        if isinstance(taken, Busy):
+            raise refused(self._want, taken, timeout)
+        if self._cancel_on_lost:
+            body = self._bodies[taken] = _Body()
+            taken.on_lost(body.lost)
+        return taken
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease = self._leaving(self._client._current.port.context())
+        body = self._bodies.pop(lease, None)
+        try:
+            cancelled = body is not None and await body.leave(kind)
+        finally:
+            # Also when we are cancelled here: release() hands over what it cannot finish.
+            await lease.__aexit__(kind, error, trace)
+        if cancelled:
+            raise lease._hold.loss() from error
+
+
+class Lock(_Acquirable[Lease]):
+    """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
+
+    _lease = Lease
+
+
+class Semaphore(_Acquirable[Permit]):
+    """A fixed number of permits."""
+
+    _lease = Permit
+
+
+class RWLock:
+    """Many readers or one writer."""
+
+    def __init__(self, reader: Callable[[], Lock], writer: Callable[[], Lock]) -> None:
+        self.read = reader
+        """`async with rw.read():` shares with other readers."""
+        self.write = writer
+        """`async with rw.write():` excludes everybody."""
+
+
+class Locks(Client):
+    """A client: makes locks, keeps their leases, and is closed when done with."""
+
+    def lock(self, name: str, **options: Unpack[AioLockOptions]) -> Lock:
+        """A lock with this name; nothing is asked of the store until it is acquired."""
+        cancel = options.pop("cancel_on_lost", True)
+        return Lock(self, self._want(name, Mode.EXCLUSIVE, options), cancel)
+
+    def rwlock(self, name: str, **options: Unpack[AioLockOptions]) -> RWLock:
+        """A read-write lock: `.read()` and `.write()` each give a `Lock`."""
+        cancel = options.pop("cancel_on_lost", True)
+        shared = self._want(name, Mode.SHARED, options)
+        exclusive = self._want(name, Mode.EXCLUSIVE, options)
+        return RWLock(lambda: Lock(self, shared, cancel), lambda: Lock(self, exclusive, cancel))
+
+    def semaphore(
+        self, name: str, permits: int, *, take: int = 1, **options: Unpack[AioLockOptions]
+    ) -> Semaphore:
+        """At most `permits` permits are held at once; each acquire takes `take` of them."""
+        cancel = options.pop("cancel_on_lost", True)
+        return Semaphore(
+            self, self._want(name, Mode.PERMITS, options, permits=take, limit=permits), cancel
+        )
+
+    def locked(
+        self, template: str, **options: Unpack[AioLockOptions]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Run the decorated coroutine function under a lock named after its arguments:
+        `@locks.locked("report:{user_id}")`."""
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            if not inspect.iscoroutinefunction(function):
+                raise Misconfigured(
+                    f"{function.__qualname__} is not a coroutine function: decorate it with "
+                    "`locked` of a client from holdfast.connect()"
+                )
+            name_for = namer(template, function)
+
+            @functools.wraps(function)
+            async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+                async with self.lock(name_for(*args, **kwargs), **options):
+                    return await function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    async def inspect(self, prefix: str = "") -> list[LockInfo]:
+        """Who holds and who waits, for every name that begins with `prefix`."""
+        return await self._inspect(prefix, exact=False)
+
+    async def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
+        engine = self._engine()
+        deadline = engine.port.now() + engine.request_timeout
+        return await engine.backend.inspect(prefix, exact, deadline)
+
+    async def evict(self, name: str) -> int:
+        """The operator's force-release: end all holders of a name; how many there were. They learn
+        of it at their next renewal."""
+        engine = self._engine()
+        return await engine.backend.evict(name, engine.port.now() + engine.request_timeout)
+
+    def _engine(self) -> Engine:
+        engine = super()._engine()
+        assert isinstance(engine.port, AsyncioPort)
+        engine.port.check_loop()
+        return engine
+
+    async def close(self) -> None:
+        """Give back everything still held (its holders are told that it is lost), and stop."""
+        if self._current.port.incarnation() == self._incarnation:
+            await self._current.close(PATIENCE)
+
+    async def __aenter__(self) -> Locks:
+        self._engine()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()

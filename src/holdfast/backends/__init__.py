@@ -1,0 +1,67 @@
+"""The registry: scheme -> where its backend is. A backend is one folder and one line here.
+
+Contract: importing holdfast imports no backend; `find` imports the one that is asked for, and says
+what to install when its client is missing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from holdfast.backends.url import Option, Url
+from holdfast.core.backend import Backend
+from holdfast.errors import Misconfigured
+
+__all__ = ["BackendFactory", "find", "register", "schemes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    target: str  # "module:Class"
+    extra: str | None  # the pip extra that brings its client
+
+
+_registry: dict[str, Entry] = {
+    "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
+}
+
+
+class BackendFactory(Protocol):
+    """What a registered class offers beside the protocol itself."""
+
+    options: tuple[Option, ...]
+
+    def from_url(self, url: Url) -> Backend: ...
+
+
+def register(scheme: str, target: str, *, extra: str | None = None) -> None:
+    """Make `scheme://` known; `target` is "module:Class", imported when first used."""
+    if not scheme.replace("+", "").isalnum() or ":" not in target:
+        raise Misconfigured(f'register("scheme", "module:Class"), not ({scheme!r}, {target!r})')
+    _registry[scheme.lower()] = Entry(target, extra)
+
+
+def schemes() -> list[str]:
+    return sorted(_registry)
+
+
+def find(scheme: str) -> BackendFactory:
+    entry = _registry.get(scheme)
+    if entry is None:
+        close = difflib.get_close_matches(scheme, _registry, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]}://?" if close else ""
+        known = ", ".join(f"{name}://" for name in schemes())
+        raise Misconfigured(f"no backend speaks {scheme}://.{hint} This version has: {known}")
+    module, _, name = entry.target.partition(":")
+    try:
+        return cast(BackendFactory, getattr(importlib.import_module(module), name))
+    except ModuleNotFoundError as error:
+        if entry.extra is None or (error.name or "").partition(".")[0] == "holdfast":
+            raise
+        raise Misconfigured(
+            f"{scheme}:// needs the package {error.name!r}, which is not installed: "
+            f"pip install 'holdfast[{entry.extra}]'"
+        ) from error

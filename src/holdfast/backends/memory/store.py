@@ -1,0 +1,376 @@
+"""The memory backend's "server": a line for each name, a compatibility rule, and `advance`.
+
+Contract: every method is one atomic step, as one Lua script or one SQL transaction is elsewhere.
+Time is the clock given at construction and nobody else's. Every entry ends by itself: a holder
+after its ttl, a waiter that stopped looking after its ttl, a tombstone after its ttl.
+
+Laws kept here: 3 (idempotent per owner; looking refreshes and never creates; withdraw tombstones),
+6 (a renewal never shortens; one wake-up for one grant), 7 (tokens only grow).
+
+Hazard: this server runs in the user's thread, so Ctrl-C may strike between any two lines. Each
+change is therefore ordered such that stopping after it leaves a line that `advance` puts right.
+Partner: `backend.py`, the client's half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.types import Cell, CellConflict, Claim, ClaimInfo, LockInfo, Mode
+
+__all__ = ["Gone", "Held", "InLine", "Store"]
+
+
+class Held(NamedTuple):
+    """The owner holds until `expires`."""
+
+    expires: float
+    fence: int | None
+
+
+class InLine(NamedTuple):
+    """The owner does not hold. Another look is worth it at `look_at`, if nobody calls before."""
+
+    holder: str
+    ahead: int | None
+    look_at: float
+
+
+class Gone(NamedTuple):
+    """The store knows nothing of this owner, or refuses it for good."""
+
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    claim: Claim
+    since: float
+    expires: float
+    call: Callable[[Held], None] | None = None  # how to tell the waiter that it holds
+    fence: int | None = None
+
+    @property
+    def held(self) -> Held:
+        return Held(self.expires, self.fence)
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One name: who holds it and who waits, oldest first."""
+
+    holders: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    queue: OrderedDict[str, Entry] = field(default_factory=OrderedDict[str, Entry])
+    writer: int = 0  # the last exclusive token: what shared leases carry
+    next_expiry: float = math.inf  # no holder expires before this
+
+    def admits(self, claim: Claim) -> bool:
+        """THE compatibility rule. Holders of one line always share one mode."""
+        if not self.holders:
+            return True
+        mode = next(iter(self.holders.values())).claim.mode
+        if mode is Mode.EXCLUSIVE or mode is not claim.mode:
+            return False
+        if mode is Mode.SHARED:
+            return True
+        taken = sum(entry.claim.permits for entry in self.holders.values())
+        return taken + claim.permits <= claim.limit
+
+
+class Store:
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wall = wall  # only the floor of tokens and versions: they outlive this store
+        self._mutex = threading.Lock()
+        self._lines: dict[str, Line] = {}
+        self._buried: dict[str, float] = {}  # tombstones: owner -> until when
+        self._graves: list[tuple[float, str]] = []  # the same, soonest first
+        self._cells: dict[str, _StoredCell] = {}
+        self._last = 0  # the highest token or version handed out
+
+    # -- claims -----------------------------------------------------------------------------------
+
+    def attempt(
+        self, claim: Claim, queue: bool, call: Callable[[Held], None] | None
+    ) -> Held | InLine | Gone:
+        with self._mutex:
+            now = self._clock()
+            self._exhume(now)
+            if claim.owner in self._buried:
+                return Gone("this claim was withdrawn")
+            line = self._lines.get(claim.name)
+            if line is None:
+                line = self._lines[claim.name] = Line()
+            self._advance(claim.name, line, now)
+            entry = line.holders.get(claim.owner)
+            if entry is not None:  # asking twice is asking once
+                return entry.held
+            entry = line.queue.get(claim.owner)
+            if entry is None and line.admits(claim) and (not line.queue or not claim.fair):
+                self._lines[claim.name] = line  # advance() may have dropped it as empty
+                entry = Entry(claim, now, now)
+                self._grant(line, entry, now)
+                return entry.held
+            if entry is None and queue:
+                ahead = len(line.queue)
+                line.queue[claim.owner] = entry = Entry(claim, now, now + claim.ttl, call)
+                self._lines[claim.name] = line
+                return self._in_line(line, claim.owner, ahead)
+            if entry is not None:
+                entry.expires = now + claim.ttl
+            return self._in_line(line, claim.owner, None)
+
+    def look(self, claim: Claim) -> Held | InLine | Gone:
+        """A waiter's heartbeat: refreshes its place, never makes one."""
+        with self._mutex:
+            now = self._clock()
+            line = self._lines.get(claim.name)
+            if line is None:
+                return Gone("not in line")
+            entry = line.queue.get(claim.owner)
+            if entry is not None and now < entry.expires:
+                entry.expires = now + claim.ttl
+            self._advance(claim.name, line, now)
+            entry = line.holders.get(claim.owner)
+            if entry is not None:
+                return entry.held
+            if claim.owner in line.queue:
+                return self._in_line(line, claim.owner, None)
+            return Gone("not in line")
+
+    def renew(self, claims: Sequence[Claim]) -> list[bool]:
+        with self._mutex:
+            now = self._clock()
+            return [self._renew(claim, now) for claim in claims]
+
+    def _renew(self, claim: Claim, now: float) -> bool:
+        line = self._lines.get(claim.name)
+        entry = None if line is None else line.holders.get(claim.owner)
+        if entry is None or now >= entry.expires:
+            return False
+        entry.expires = max(entry.expires, now + claim.ttl)
+        return True
+
+    def release(self, claim: Claim, tombstone: bool) -> bool:
+        """True if it held until now. The owner is compared and the line moved on in one step."""
+        with self._mutex:
+            now = self._clock()
+            if tombstone:
+                self._bury(claim, now)
+            line = self._lines.get(claim.name)
+            if line is None:
+                return False
+            entry = line.holders.get(claim.owner)
+            held = entry is not None and now < entry.expires
+            line.holders.pop(claim.owner, None)
+            self._advance(claim.name, line, now)
+            return held
+
+    def withdraw(self, claim: Claim) -> None:
+        """Out of the line, or out of the lock: nothing of this owner stays, and nothing comes."""
+        with self._mutex:
+            now = self._clock()
+            self._exhume(now)
+            self._bury(claim, now)
+            line = self._lines.get(claim.name)
+            if line is not None:
+                line.queue.pop(claim.owner, None)
+                line.holders.pop(claim.owner, None)
+                self._advance(claim.name, line, now)
+
+    def evict(self, name: str) -> int:
+        with self._mutex:
+            line = self._lines.get(name)
+            if line is None:
+                return 0
+            count = len(line.holders)
+            line.holders.clear()
+            self._advance(name, line, self._clock())
+            return count
+
+    def _advance(self, name: str, line: Line, now: float) -> None:
+        """Ends every change: drop who expired, then grant from the front while compatible.
+
+        Dead waiters are dropped when they reach the front: the cost is that of the changes made,
+        not of the line's length.
+        """
+        holders, queue = line.holders, line.queue
+        if now >= line.next_expiry:
+            for owner, entry in list(holders.items()):
+                if now >= entry.expires:
+                    del holders[owner]
+            line.next_expiry = min((e.expires for e in holders.values()), default=math.inf)
+        while queue:
+            owner = next(iter(queue))
+            entry = queue[owner]
+            if owner not in holders:
+                if now >= entry.expires:
+                    del queue[owner]
+                    continue
+                if not line.admits(entry.claim):
+                    break
+                self._grant(line, entry, now)
+            if entry.call is not None:
+                entry.call(entry.held)
+            del queue[owner]
+        if not holders and not queue:
+            self._lines.pop(name, None)
+
+    def _grant(self, line: Line, entry: Entry, now: float) -> None:
+        claim = entry.claim
+        if claim.mode is Mode.EXCLUSIVE:
+            entry.fence = line.writer = self._token()
+        elif claim.mode is Mode.SHARED:
+            entry.fence = line.writer
+        entry.since = now
+        entry.expires = now + claim.ttl
+        if entry.expires < line.next_expiry:
+            line.next_expiry = entry.expires
+        line.holders[claim.owner] = entry
+
+    def _token(self) -> int:
+        """Grows, also over a store that was dropped and made again (law 7): one counter for all
+        names, floored by the wall clock in microseconds."""
+        self._last = max(self._last + 1, int(self._wall() * 1e6))
+        return self._last
+
+    def _in_line(self, line: Line, owner: str, ahead: int | None) -> InLine:
+        holder = ""
+        if line.holders:
+            info = next(iter(line.holders.values())).claim.info
+            label = f" ({info['label']})" if info.get("label") else ""
+            holder = f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
+        # Nobody else tells the line that a holder expired, so the first one looks then (a hazard
+        # shown by a run); the others look at their heartbeat, in case the first one died.
+        first = next(iter(line.queue), None) == owner
+        return InLine(holder, ahead, line.next_expiry if first else math.inf)
+
+    # -- tombstones -------------------------------------------------------------------------------
+
+    def _bury(self, claim: Claim, now: float) -> None:
+        heapq.heappush(self._graves, (now + claim.ttl, claim.owner))
+        self._buried[claim.owner] = now + claim.ttl
+
+    def _exhume(self, now: float) -> None:
+        graves = self._graves
+        while graves and graves[0][0] <= now:
+            owner = heapq.heappop(graves)[1]
+            if self._buried.get(owner, math.inf) <= now:
+                del self._buried[owner]
+
+    # -- inspection -------------------------------------------------------------------------------
+
+    def inspect(self, prefix: str, exact: bool) -> list[LockInfo]:
+        with self._mutex:
+            now = self._clock()
+            names = [prefix] if exact else sorted(n for n in self._lines if n.startswith(prefix))
+            found: list[LockInfo] = []
+            for name in names:
+                line = self._lines.get(name)
+                if line is None:
+                    continue
+                self._advance(name, line, now)
+                holders = tuple(_info(e, now) for e in line.holders.values())
+                waiters = tuple(_info(e, now) for e in line.queue.values() if now < e.expires)
+                if holders or waiters:
+                    found.append(LockInfo(name, holders, waiters, line.writer or None))
+            return found
+
+    def leftovers(self) -> list[str]:
+        """What is still stored, for tests of "nothing is left behind"; empty is good."""
+        with self._mutex:
+            now = self._clock()
+            self._exhume(now)
+            for name, line in list(self._lines.items()):
+                self._advance(name, line, now)
+            lines = [
+                f"{name}: {len(line.holders)} holders, {len(line.queue)} waiters"
+                for name, line in self._lines.items()
+            ]
+            return lines + [
+                f"tombstone until {until - now:+.3f}" for until in self._buried.values()
+            ]
+
+    # -- cells ------------------------------------------------------------------------------------
+
+    def cell_read(self, name: str) -> Cell | None:
+        with self._mutex:
+            stored = self._cells.get(name)
+            return None if stored is None else stored.at(self._clock())
+
+    def cell_write(
+        self,
+        name: str,
+        value: bytes | None,
+        expect: int | None,
+        fence: int | None,
+        ttl: float | None,
+    ) -> Cell | CellConflict:
+        with self._mutex:
+            now = self._clock()
+            stored = self._cells.get(name)
+            current = None if stored is None else stored.at(now)
+            if expect is not None and expect != (0 if current is None else current.version):
+                return CellConflict(current, "its version is another")
+            highest = None if stored is None else stored.fence
+            if fence is not None and highest is not None and fence < highest:
+                return CellConflict(current, "a newer fencing token has written before")
+            version = self._token()
+            expires = math.inf if ttl is None else now + ttl
+            fences = [token for token in (fence, highest) if token is not None]
+            if stored is None:
+                stored = self._cells[name] = _StoredCell()
+            stored.fence = max(fences, default=None)
+            stored.expires = expires
+            stored.cell = None if value is None else Cell(value, version)
+            if value is None and stored.fence is None and not stored.watchers:
+                del self._cells[name]  # only a fence has to be remembered beyond the value
+            for call in list(stored.watchers):
+                call()
+            return Cell(value or b"", version)
+
+    def cell_watch(self, name: str, call: Callable[[], None]) -> float:
+        """Call at every change; returns when the value expires by itself, which calls nobody."""
+        with self._mutex:
+            stored = self._cells.setdefault(name, _StoredCell())
+            stored.watchers.append(call)
+            return stored.expires
+
+    def cell_unwatch(self, name: str, call: Callable[[], None]) -> None:
+        with self._mutex:
+            stored = self._cells.get(name)
+            if stored is not None and call in stored.watchers:
+                stored.watchers.remove(call)
+                if stored.cell is None and stored.fence is None and not stored.watchers:
+                    del self._cells[name]
+
+
+@dataclass(slots=True, eq=False)
+class _StoredCell:
+    cell: Cell | None = None
+    expires: float = math.inf
+    fence: int | None = None
+    watchers: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+    def at(self, now: float) -> Cell | None:
+        return self.cell if now < self.expires else None
+
+
+def _info(entry: Entry, now: float) -> ClaimInfo:
+    claim = entry.claim
+    return ClaimInfo(
+        id=hashlib.sha256(claim.owner.encode()).hexdigest()[:8],  # law 9: never the owner itself
+        mode=claim.mode,
+        since=now - entry.since,
+        remaining=entry.expires - now,
+        permits=claim.permits,
+        fence=entry.fence,
+        info=dict(claim.info),
+    )

@@ -1,0 +1,142 @@
+"""URLs and their options: parsed once, checked against what the backend declares.
+
+Contract: a typo is an error that names the nearest option, never silently ignored; a password is
+never part of a message (`Url` prints itself without one).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from holdfast.errors import Misconfigured
+
+__all__ = ["Option", "Url", "parse"]
+
+SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a backend's URL: documented where it is declared."""
+
+    name: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        """The value that `text` spells, of the default's type."""
+        if self.choices and text not in self.choices:
+            raise Misconfigured(
+                f"option {self.name}={text!r}: choose from {', '.join(self.choices)}"
+            )
+        if isinstance(self.default, bool):
+            if text.lower() not in SWITCH:
+                raise Misconfigured(f"option {self.name}={text!r}: say {' or '.join(SWITCH)}")
+            return SWITCH[text.lower()]
+        if not isinstance(self.default, int | float):
+            return text
+        try:
+            value = type(self.default)(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise Misconfigured(f"option {self.name}={text!r} is not a number")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    scheme: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    hosts: tuple[tuple[str, int | None], ...] = ()
+    path: str = ""
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def host(self) -> str:
+        return self.hosts[0][0] if self.hosts else ""
+
+    def __str__(self) -> str:
+        user = (
+            f"{self.user}{':***' if self.password else ''}@" if self.user or self.password else ""
+        )
+        hosts = ",".join(h if p is None else f"{h}:{p}" for h, p in self.hosts)
+        return f"{self.scheme}://{user}{hosts}{self.path}"
+
+    def refuse(self, *parts: str) -> None:
+        """Parts of a URL that mean nothing to this backend are mistakes, not decoration."""
+        given = {
+            "user": self.user,
+            "password": self.password,
+            "port": next((p for _, p in self.hosts if p is not None), None),
+            "path": self.path.strip("/"),
+            "hosts": len(self.hosts) > 1,
+        }
+        for part in parts:
+            if given[part]:
+                raise Misconfigured(f"{self.scheme}:// URLs have no {part}: {self}")
+
+    def options(self, declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of each declared option: a keyword argument, else the URL, else its default."""
+        known = {option.name: option for option in declared}
+        values = {name: option.default for name, option in known.items()}
+        for name, text in self.query.items():
+            values[_known(name, known, self.scheme)] = known[name].parse(text)
+        for name, value in given.items():
+            values[_known(name, known, self.scheme)] = value
+        return values
+
+
+def _known(name: str, known: Mapping[str, Option], scheme: str) -> str:
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
+    raise Misconfigured(f"{scheme}:// has no option {name!r}; {hint}")
+
+
+def parse(text: str) -> Url:
+    scheme, separator, rest = text.partition("://")
+    if not separator or not scheme:
+        raise Misconfigured(
+            f"{_shorn(text)!r} is not a URL; a store is named like memory:// or redis://host:6379/0"
+        )
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    login, _, hosts = authority.rpartition("@")
+    user, _, password = login.partition(":")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    doubled = [name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1]
+    if doubled:
+        raise Misconfigured(f"option {doubled[0]!r} is given twice in the URL")
+    return Url(
+        scheme.lower(),
+        unquote(user),
+        unquote(password),
+        tuple(_host(part, scheme) for part in hosts.split(",")) if hosts else (),
+        unquote(slash + path),
+        dict(pairs),
+    )
+
+
+def _host(text: str, scheme: str) -> tuple[str, int | None]:
+    if text.startswith("["):  # IPv6
+        host, _, tail = text[1:].partition("]")
+        port = tail.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise Misconfigured(f"{port!r} is not a port, in the {scheme}:// URL for host {host!r}")
+    return unquote(host), int(port) if port else None
+
+
+def _shorn(text: str) -> str:
+    """What may be shown of a text that is not a URL, and might hold a password."""
+    return text.rpartition("@")[2][:40]

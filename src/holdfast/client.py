@@ -1,0 +1,98 @@
+"""What both skins' clients have in common: from a URL to an engine, and the names of things.
+
+Contract: making a client contacts nobody. After a fork the child owns nothing (law 8): its first
+use builds a new engine with connections of its own, or refuses where a backend cannot do that.
+Partners: `sync.py`, `aio.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.backends import find
+from holdfast.backends.url import Option, parse
+from holdfast.core.acquire import Engine
+from holdfast.core.backend import Backend
+from holdfast.core.options import LockOptions, Want, want
+from holdfast.core.port import Port
+from holdfast.errors import Closed, Misconfigured, Unsupported
+from holdfast.types import Capabilities, Mode
+
+__all__ = ["CLIENT_OPTIONS", "Client"]
+
+CLIENT_OPTIONS = (
+    Option("request_timeout", 5.0, "seconds a store may stay silent before `Unavailable`"),
+    Option("label", "", "shown to operators beside host and pid, for example the service's name"),
+)
+"""Understood by every backend, in the URL's query or as keyword arguments of `connect`."""
+
+PATIENCE = 5.0
+"""How long `close` goes on giving back what is held and withdrawing what is owed."""
+
+
+class Client:
+    """The part of a client that needs no waiting."""
+
+    def __init__(
+        self, url: str | None, options: Mapping[str, Any], port: Callable[[], Port]
+    ) -> None:
+        text = url if url is not None else os.environ.get("HOLDFAST_URL", "")
+        if not text:
+            raise Misconfigured(
+                "no store was named: pass a URL to connect(), or set HOLDFAST_URL. This version "
+                "has memory:// (one process); the embedded default for many processes is not in it"
+            )
+        self._url = parse(text)
+        factory = find(self._url.scheme)
+        values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
+        self._timeout = float(values["request_timeout"])
+        if not 0 < self._timeout < 86400:
+            raise Misconfigured(f"request_timeout={self._timeout:g}: seconds, more than 0")
+        self._label = str(values["label"])
+        self._info: dict[str, str] = {}
+        self._make_port = port
+        self._make_backend: Callable[[], Backend] = lambda: factory.from_url(self._url)
+        self._current = self._make_engine()
+
+    def _make_engine(self) -> Engine:
+        self._info = {"host": socket.gethostname(), "pid": str(os.getpid())}
+        if self._label:
+            self._info["label"] = self._label
+        port = self._make_port()
+        self._incarnation = port.incarnation()
+        return Engine(port, self._make_backend(), self._timeout)
+
+    def _engine(self) -> Engine:
+        """The engine of this process, for something that is about to ask the store."""
+        engine = self._current
+        if engine.port.incarnation() != self._incarnation:
+            if not engine.backend.capabilities.cross_process:
+                raise Unsupported(
+                    f"{self._url} lives in the memory of one process, and this is a forked child "
+                    "of it: the two could not exclude one another. Use a store that both can "
+                    "reach, and connect() in the child"
+                )
+            closed = engine.closed
+            engine = self._current = self._make_engine()
+            engine.closed = closed
+        if engine.closed:
+            raise Closed(f"this client of {self._url} was closed; make a new one with connect()")
+        return engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend promises, and what it cannot."""
+        return self._current.backend.capabilities
+
+    def _want(
+        self, name: str, mode: Mode, options: LockOptions, *, permits: int = 1, limit: int = 1
+    ) -> Want:
+        return want(
+            name, mode, options, self.capabilities, self._info, permits=permits, limit=limit
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self._url}>"

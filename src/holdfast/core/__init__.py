@@ -1,0 +1,1 @@
+"""The one logic behind both skins. Imports no clock, no thread, no event loop and no client."""

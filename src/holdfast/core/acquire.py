@@ -1,0 +1,380 @@
+"""Acquire: attempt, wait, try again, clean up; and release. The path of every lock.
+
+Laws kept here: 2 (an attempt without an answer is asked again under the same owner, or withdrawn;
+it never blocks its own client), 3 (no ghosts), 4 (interrupt or cancel anywhere: the skin calls
+`Acquisition.abandon`, which hands the claim to the keeper) and 6 (uncontended: one round trip).
+
+Partners: `sync.py` and `aio.py` drive these coroutines; `core/backend.py` is what they talk to.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import weakref
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.backend import Backend
+from holdfast.core.backoff import pause
+from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.keeper import TICK, Keeper
+from holdfast.core.options import Want
+from holdfast.core.port import Port
+from holdfast.core.reentry import Reentry
+from holdfast.errors import Closed, LeaseLost, Unavailable
+from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed, Unknown
+
+__all__ = ["Acquisition", "Engine"]
+
+COURTESY = 0.2
+"""How long a timed-out acquire stays to leave the line itself before the keeper does it."""
+
+EXPIRED_GRANTS = 3
+"""So many grants that were over when they arrived mean that the ttl is too short for the store."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Engine:
+    """One client's backend, keeper and re-entry counts, bound to one port."""
+
+    port: Port
+    backend: Backend
+    request_timeout: float
+    closed: bool = False
+    keeper: Keeper = field(init=False)
+    reentry: Reentry = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keeper = Keeper(self.port, self.backend)
+        self.reentry = Reentry()
+        self.backend.open(self.port, self.keeper)
+        weakref.finalize(self, self.keeper.retire).atexit = False
+
+    def trusted(self, hold: Hold) -> bool:
+        """What `lease.held` says: computed at every look, from the clock alone."""
+        port = self.port
+        return hold.trusted(port.now()) and hold.incarnation == port.incarnation()
+
+    def check_deadline(self, hold: Hold) -> None:
+        """Notice a deadline that passed, whether or not the keeper is alive to notice it."""
+        if not hold.end and hold.incarnation == self.port.incarnation():
+            now = self.port.now()
+            if now >= hold.until:
+                late = now - hold.until
+                self.keeper.lose(hold, f"its time ran out {late:.3f} s ago", gone=False)
+
+    async def renew(self, hold: Hold) -> None:
+        """Extend now, by the caller's own request: one round trip, or an error."""
+        self.check_deadline(hold)
+        if hold.end:
+            raise hold.loss()
+        sent = self.port.now()
+        results = await self.backend.renew(
+            [hold.grant], min(sent + self.request_timeout, hold.until)
+        )
+        match results[0]:
+            case Renewed(until):
+                hold.renewed(sent, until, self.port.random())
+            case Lost(reason):
+                self.keeper.lose(hold, reason, gone=True)
+                raise hold.loss()
+            case Unknown(reason):
+                self.check_deadline(hold)
+                if hold.lost:
+                    raise hold.loss()
+                raise Unavailable(
+                    f"renewing {hold.claim.name!r} got no answer ({reason}); the lease is still "
+                    f"trusted for {hold.until - self.port.now():.1f} s"
+                )
+
+    def _leave(self, hold: Hold, share: object) -> bool:
+        """Take one lease away from the hold; True if that ended it, and the store must be told.
+
+        A re-entry may race with the last release when a lease was passed to another thread: then
+        counting and ending are one step. Other holds have one lease, and `end` decides alone.
+        """
+        if hold.shares is None:
+            return self.keeper.end(hold, RELEASED)
+        with self.port.mutex():
+            return not hold.leave(share) and self.keeper.end(hold, RELEASED)
+
+    def abandon(self, hold: Hold, share: object) -> None:
+        """Give up one lease without waiting: it was dropped, or its release was interrupted."""
+        if hold.incarnation == self.port.incarnation():
+            self._leave(hold, share)
+            if hold.end == RELEASED:
+                self.reentry.forget(hold)
+                self.keeper.owe(hold.claim)
+
+    async def until_ended(self, hold: Hold, deadline: float | None) -> bool:
+        """Wait until the lease has ended or the deadline passed; True when it was lost."""
+        port = self.port
+        if hold.incarnation != port.incarnation():
+            return True
+        with port.mutex():
+            if hold.ended is None:
+                hold.ended = port.event()
+        ended = hold.ended
+        while not hold.end:
+            now = port.now()
+            if deadline is not None and now >= deadline:
+                break
+            # Not only until the event: its sender, the keeper, may have died (law 5).
+            await ended.wait(
+                min(hold.until, now + TICK, math.inf if deadline is None else deadline)
+            )
+            self.check_deadline(hold)
+        return hold.lost
+
+    async def release(self, hold: Hold, share: object) -> bool:
+        """Give up one lease on this hold; the last one frees the lock, in one round trip.
+
+        True: it was ours until now. False: it had been lost, or is not this process's to release.
+        A store that does not answer does not make this fail: the keeper goes on trying, and the
+        ttl bounds how long others wait.
+        """
+        if hold.incarnation != self.port.incarnation():
+            return False  # law 8: a forked child releases nothing
+        self.check_deadline(hold)
+        if not self._leave(hold, share):
+            return not hold.lost
+        self.reentry.forget(hold)
+        claim = hold.claim
+        deadline = self.port.now() + self.request_timeout
+        try:
+            result = await self.backend.release(hold.grant, claim.unanswered, deadline)
+        except Unavailable as error:
+            result = Unknown(str(error))
+        if isinstance(result, Released):
+            claim.settled = True
+        elif isinstance(result, AlreadyLost):
+            claim.settled = True
+            hold.end = result.reason
+            hold.announce(self.port)
+            return False
+        else:
+            self.keeper.owe(claim)
+        return True
+
+    async def close(self, patience: float) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        await self.keeper.stop(self.port.now() + patience)
+        await self.backend.close()
+
+
+class Acquisition:
+    """One call of acquire, from its first request until it holds or nothing of it is left.
+
+    Made before anything is sent, so that whoever drives `run` can `abandon` it, whatever was
+    interrupted and wherever: the claim is known from the start.
+    """
+
+    __slots__ = ("claim", "engine", "entered", "want")
+
+    def __init__(self, engine: Engine, want: Want) -> None:
+        self.engine = engine
+        self.want = want
+        self.claim = want.claim(secrets.token_hex(16))
+        self.entered: Hold | None = None  # the hold that was entered again instead
+
+    def abandon(self) -> None:
+        """Never blocks and may be called whatever happened, more than once."""
+        if self.entered is not None:
+            self.engine.abandon(self.entered, self)
+        self.engine.keeper.abandon(self.claim)
+
+    async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
+        """A hold, or who was in the way when time ran out. `timeout` < 0 waits for ever."""
+        engine, want = self.engine, self.want
+        if want.reentrant:
+            hold = await self._reenter()
+            if hold is not None:
+                return hold
+        port = engine.port
+        sent = port.now()
+        deadline = sent + timeout if timeout >= 0 else math.inf
+        # The uncontended path: one attempt, one answer.
+        limit = sent + engine.request_timeout
+        result: Grant | Busy | Unknown | Unavailable
+        try:
+            result = await engine.backend.attempt(self.claim, blocking, min(limit, deadline))
+        except Unavailable as error:
+            result = error
+        if isinstance(result, Grant) and port.now() < result.until:
+            return self._hold(result, sent)
+        if isinstance(result, Busy) and not blocking:
+            self.claim.settled = True
+            return result
+        return await _Waiting(self, blocking, deadline).until_granted(result, sent)
+
+    def _hold(self, grant: Grant, sent: float) -> Hold:
+        engine, want = self.engine, self.want
+        port = engine.port
+        hold = Hold(grant, sent, want.renew_every, port.random(), port.incarnation())
+        if want.on_lost is not None:
+            hold.callbacks = [want.on_lost]
+        engine.keeper.add(hold, sent)
+        if engine.closed:
+            raise Closed("the client was closed while this acquire was under way")
+        if want.reentrant:
+            hold.shares = [self]
+            engine.reentry.remember(hold, port.context())
+        return hold
+
+    async def _reenter(self) -> Hold | None:
+        """The hold this thread or task already has of this name, if it can be relied on."""
+        engine, want = self.engine, self.want
+        hold = engine.reentry.find(want.name, want.mode, engine.port.context())
+        if hold is None or hold.shares is None or not engine.trusted(hold):
+            return None
+        if hold.renew_every is None:
+            # A fixed lease promises its ttl from this acquire on: ask for it.
+            try:
+                await engine.renew(hold)
+            except LeaseLost:
+                return None
+        with engine.port.mutex():
+            if hold.end:  # lost, or released by another thread, just now
+                return None
+            self.entered = hold
+            hold.shares.append(self)
+        self.claim.settled = True  # this acquisition's own claim is never sent
+        if want.on_lost is not None:
+            hold.callbacks = [*(hold.callbacks or ()), want.on_lost]
+        return hold
+
+
+class _Waiting:
+    """What happens after an attempt that did not hold at once: wait, ask again, give up."""
+
+    __slots__ = (
+        "acquisition",
+        "blocking",
+        "deadline",
+        "expired",
+        "failing_since",
+        "failures",
+        "in_line",
+    )
+
+    def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
+        self.acquisition = acquisition
+        self.blocking = blocking
+        self.deadline = deadline
+        self.failing_since = math.inf
+        self.failures = 0
+        self.expired = 0
+        self.in_line = False  # the store has acknowledged our place, so it must be given up
+
+    async def until_granted(
+        self, result: Grant | Busy | Unknown | Unavailable, sent: float
+    ) -> Hold | Busy:
+        acquisition = self.acquisition
+        engine = acquisition.engine
+        port = engine.port
+        engine.keeper.queued(acquisition.claim)
+        while True:
+            if isinstance(result, Grant):
+                if port.now() < result.until:
+                    engine.keeper.unqueued(acquisition.claim)
+                    return acquisition._hold(result, sent)
+                self._begin_again()
+            elif isinstance(result, Busy):
+                self.failing_since, self.failures = math.inf, 0
+                self.in_line = self.blocking
+                if port.now() >= self.deadline or not self.blocking:
+                    await self._leave()
+                    return result
+                busy = result
+                sent, outcome = await self._wait(busy)
+                if outcome is not None:
+                    result = outcome
+                    continue
+                if port.now() >= self.deadline:
+                    await self._leave()
+                    return busy
+            else:
+                await self._endure(result, sent)
+            if engine.closed:
+                raise Closed("the client was closed while this acquire was waiting")
+            sent, result = await self._attempt()
+
+    async def _wait(self, busy: Busy) -> tuple[float, Grant | Unavailable | None]:
+        engine = self.acquisition.engine
+        sent = engine.port.now()
+        try:
+            grant = await engine.backend.wait(self.acquisition.claim, busy, self.deadline)
+        except Unavailable as error:
+            return sent, error
+        # A grant that came while waiting is dated by the backend; renewals count from here.
+        return engine.port.now(), grant
+
+    async def _attempt(self) -> tuple[float, Grant | Busy | Unknown | Unavailable]:
+        acquisition = self.acquisition
+        engine = acquisition.engine
+        sent = engine.port.now()
+        limit = min(sent + engine.request_timeout, max(self.deadline, sent))
+        try:
+            return sent, await engine.backend.attempt(acquisition.claim, self.blocking, limit)
+        except Unavailable as error:
+            return sent, error
+
+    async def _endure(self, trouble: Unknown | Unavailable, sent: float) -> None:
+        """The store is silent or away: pause and come back, or give up with `Unavailable`."""
+        engine, claim = self.acquisition.engine, self.acquisition.claim
+        if isinstance(trouble, Unknown):
+            claim.unanswered = True
+        now = engine.port.now()
+        self.failures += 1
+        self.failing_since = min(self.failing_since, sent)
+        give_up = min(self.deadline, self.failing_since + engine.request_timeout)
+        if now >= give_up:
+            self._hand_over()
+            reason = trouble.reason if isinstance(trouble, Unknown) else str(trouble)
+            raise Unavailable(
+                f"could not acquire {claim.name!r}: the store did not answer for "
+                f"{now - self.failing_since:.1f} s ({reason}). Whether somebody else holds it is "
+                "not known; whatever of this attempt may have reached the store is being withdrawn"
+            ) from (trouble if isinstance(trouble, Unavailable) else None)
+        await engine.port.sleep(pause(self.failures, engine.port.random(), give_up - now))
+
+    def _begin_again(self) -> None:
+        """The grant was over before we could use it (we were paused, or the ttl is shorter than
+        the way to the store): give it back and stand in line as somebody new (law 3)."""
+        acquisition = self.acquisition
+        engine, old = acquisition.engine, acquisition.claim
+        self.expired += 1
+        self.in_line = False
+        fresh = replace(old, owner=secrets.token_hex(16), unanswered=False, settled=False)
+        engine.keeper.queued(fresh)
+        acquisition.claim = fresh
+        engine.keeper.abandon(old)
+        if self.expired >= EXPIRED_GRANTS:
+            fresh.settled = True
+            engine.keeper.unqueued(fresh)
+            raise Unavailable(
+                f"{old.name!r} was granted {self.expired} times, and each time the lease was over "
+                f"when the answer arrived. A ttl of {old.ttl:g} s is too short for this store or "
+                "this host; use a longer one"
+            )
+
+    async def _leave(self) -> None:
+        """Time ran out: leave the line ourselves if the store answers at once, else owe it."""
+        engine, claim = self.acquisition.engine, self.acquisition.claim
+        if self.in_line and not claim.unanswered:
+            try:
+                result = await engine.backend.withdraw(claim, engine.port.now() + COURTESY)
+            except Unavailable:
+                pass
+            else:
+                claim.settled = isinstance(result, Released)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Whatever the store may have of this claim is the keeper's to withdraw from now on."""
+        claim = self.acquisition.claim
+        if not self.in_line and not claim.unanswered:
+            claim.settled = True  # it never had anything of it
+        self.acquisition.engine.keeper.abandon(claim)

@@ -1,0 +1,225 @@
+"""What both skins' leases and locks have in common: everything that needs no waiting.
+
+Contract: ownership belongs to the lease object, never to a thread. The lock object keeps its leases
+alive, so `lock.acquire()` without keeping the result works as with `threading.Lock`; a lease that
+nobody can reach any more is given back. Partners: `sync.py`, `aio.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.options import Want
+from holdfast.errors import AcquireTimeout, LeaseLost, NotHeld, Unsupported
+from holdfast.types import Busy, Mode
+
+__all__ = ["Handle", "Keyring", "refused"]
+
+H = TypeVar("H", bound="Handle")
+
+
+class Handle:
+    """A lease, as far as it can be looked at without waiting."""
+
+    __slots__ = ("__weakref__", "_done", "_engine", "_hold", "_keyring", "_share")
+
+    def __init__(self, acquisition: Acquisition, hold: Hold, keyring: Keyring[Any]) -> None:
+        self._engine = acquisition.engine
+        self._hold = hold
+        self._share = acquisition
+        self._done = False
+        self._keyring = keyring.weakly
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._hold.claim.name
+
+    @property
+    def mode(self) -> Mode:
+        """Exclusive, shared or permits."""
+        return self._hold.claim.mode
+
+    @property
+    def held(self) -> bool:
+        """Whether it may be relied on at this very moment: neither released, lost, uncertain nor
+        inherited by fork. Computed from the clock at every look, whatever threads or loops do."""
+        return not self._done and self._engine.trusted(self._hold)
+
+    @property
+    def uncertain(self) -> bool:
+        """The store cannot be asked right now: not safe to rely on, and not yet known to be lost.
+        Becomes held again, or lost."""
+        hold, port = self._hold, self._engine.port
+        now = port.now()
+        return (
+            not self._done
+            and not hold.end
+            and hold.certain_until <= now < hold.until
+            and hold.incarnation == port.incarnation()
+        )
+
+    def remaining(self) -> float:
+        """Seconds for which the lease is valid if it is not renewed again; 0 when it is over."""
+        hold, port = self._hold, self._engine.port
+        if self._done or hold.end or hold.incarnation != port.incarnation():
+            return 0.0
+        return max(0.0, hold.until - port.now())
+
+    def check(self) -> None:
+        """Return if the lease may be relied on, raise `LeaseLost` (or `NotHeld`) if not."""
+        hold, engine = self._hold, self._engine
+        if self.held:
+            return
+        if self._done or hold.end == RELEASED:
+            raise NotHeld(f"the lease of {self.name!r} was released; acquire it again")
+        if hold.incarnation != engine.port.incarnation():
+            raise _lost(hold, "it belongs to the parent of this forked process")
+        engine.check_deadline(hold)
+        if hold.lost:
+            raise hold.loss()
+        raise _lost(hold, "it is uncertain: the store could not be asked for too long")
+
+    def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
+        """Call back once if the lease is lost; at once if it already was."""
+        hold = self._hold
+        hold.callbacks = [*(hold.callbacks or ()), callback]
+        self._engine.check_deadline(hold)
+        if hold.lost:
+            hold.announce(self._engine.port)
+
+    def detach(self) -> None:
+        """Stop counting re-entries of the thread or task that took it, so that another may have
+        it. Needed only for reentrant locks; any other lease is simply passed."""
+        self._engine.reentry.forget(self._hold)
+
+    def _lost(self) -> bool:
+        """As `lost.is_set()`: computed, and noticed."""
+        hold, engine = self._hold, self._engine
+        engine.check_deadline(hold)
+        return hold.lost or hold.incarnation != engine.port.incarnation()
+
+    def _finish(self) -> bool:
+        """Mark this lease as given up; False if it had been before. The keyring lets go of it."""
+        if self._done:
+            return False
+        self._done = True
+        keyring = self._keyring()
+        if keyring is not None:
+            keyring.drop(self)
+        return True
+
+    def __bool__(self) -> bool:
+        """Always true: `if lock.acquire(...)` asks whether there is a lease. See `held`."""
+        return True
+
+    def __repr__(self) -> str:
+        hold = self._hold
+        if self.held:
+            state = f"held for {self.remaining():.3f} s"
+        elif self._done or hold.end == RELEASED:
+            state = "released"
+        else:
+            state = "uncertain" if self.uncertain else "lost"
+        return f"<{type(self).__name__} {self.name!r} {self.mode.value} {state}>"
+
+    def __del__(self) -> None:
+        # Also half-made objects come here. A lease that ended by itself needs nothing.
+        hold = getattr(self, "_hold", None)
+        if hold is None or self._done or hold.end:
+            return
+        if hold.incarnation == self._engine.port.incarnation():
+            self._engine.abandon(hold, self._share)
+            warnings.warn(
+                f"a lease of {hold.claim.name!r} was dropped without release; it is given back "
+                "now, but that is luck: use `with`, or call release()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+def token_of(handle: Handle) -> int:
+    """The fencing token of an exclusive or shared lease."""
+    fence = handle._hold.fence  # pyright: ignore[reportPrivateUsage]
+    if fence is None:
+        raise Unsupported(
+            f"this backend gives no fencing token for {handle.mode.value} claims; see "
+            "`locks.capabilities.fencing`"
+        )
+    return fence
+
+
+class Keyring(Generic[H]):
+    """A lock object's leases, by the thread or task that took them. What `with` entered is kept
+    apart: its exit must find its own lease, also when that was released inside the body."""
+
+    def __init__(self, want: Want) -> None:
+        self._want = want
+        self._leases: dict[H, object] = {}  # insertion order; single operations are atomic
+        self._entered: dict[H, object] = {}
+        self.weakly = weakref.ref(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._want.name
+
+    def drop(self, lease: Any) -> None:
+        self._leases.pop(lease, None)
+
+    def _newest(self, context: object) -> H:
+        """The calling thread's or task's newest lease that was not released."""
+        mine = [lease for lease in _of(self._entered, context) if not lease._done]
+        mine += _of(self._leases, context)
+        if not mine:
+            raise NotHeld(
+                f"this thread or task holds no lease of this lock object for {self.name!r}. A "
+                "lease taken elsewhere is released by its own release()"
+            )
+        return mine[-1]
+
+    def _leaving(self, context: object) -> H:
+        """The lease whose `with` ends now. The body may end in another thread than it began, as
+        that of a generator can; then it is the newest of all."""
+        lease = (_of(self._entered, context) or list(self._entered))[-1]
+        del self._entered[lease]
+        return lease
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ttl={self._want.ttl:g}>"
+
+
+def _of(leases: dict[H, object], context: object) -> list[H]:
+    return [lease for lease, taker in list(leases.items()) if taker is context]
+
+
+def refused(want: Want, busy: Busy, timeout: float) -> AcquireTimeout:
+    held = f"held by {busy.holder}" if busy.holder else "busy"
+    ahead = f", {busy.ahead} in line before us" if busy.ahead else ""
+    waited = f"for {timeout:g} s" if timeout > 0 else "at the moment (we did not wait)"
+    return AcquireTimeout(
+        f"{want.name!r} was {held}{ahead} {waited}. Wait longer with timeout=, or do without it now"
+    )
+
+
+def _lost(hold: Hold, reason: str) -> LeaseLost:
+    name = hold.claim.name
+    return LeaseLost(
+        f"the lease of {name!r} cannot be relied on: {reason}",
+        name=name,
+        reason=reason,
+        fence=hold.fence,
+    )
+
+
+def deadline_after(engine: Engine, timeout: float | None) -> float | None:
+    if timeout is None or timeout < 0 or math.isinf(timeout):
+        return None
+    return engine.port.now() + timeout

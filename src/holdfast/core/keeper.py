@@ -1,0 +1,330 @@
+"""The keeper: renews every lease of a client, and pays the clean-ups still owed. One loop.
+
+Laws kept here: 3 (a withdrawal that could not be confirmed is owed until it is), 4 (whatever is
+interrupted is handed over to this loop by a call that never blocks), 5 (a lease that can no longer
+be trusted is lost at its local deadline, even if every connection hangs: each call this loop makes
+is bounded by one tick) and 6 (one batched renewal per interval).
+
+Hazards: `add`, `end`, `abandon` and `owe` run in the user's thread, in finalisers and in exception
+handlers. They use only single dict operations, which are atomic, and never take a lock: a
+finaliser may interrupt the very code it calls into. Whoever pops an owner from `_holds` ends that
+hold; so it ends once, however many threads race for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+from collections.abc import Sequence
+
+from holdfast.core.backend import Backend
+from holdfast.core.backoff import pause
+from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.lease import Lose, Renew, Sleep
+from holdfast.core.port import Port, Task
+from holdfast.errors import Unavailable
+from holdfast.types import Claim, Lost, Released, Renewed, Unknown
+
+__all__ = ["BATCH", "TICK", "Keeper"]
+
+log = logging.getLogger("holdfast")
+
+TICK = 1.0
+"""The loop looks at least this often while it has anything to keep (law 1: timers may be late)."""
+
+BATCH = 1000
+"""At most so many renewals in one call of the backend."""
+
+
+class Keeper:
+    def __init__(self, port: Port, backend: Backend) -> None:
+        self._port = port
+        self._backend = backend
+        self._holds: dict[str, Hold] = {}
+        self._fresh: dict[str, Hold] = {}  # held, and not yet on the agenda
+        self._agenda: list[tuple[float, int, Hold]] = []  # heap; ended holds are dropped lazily
+        self._order = itertools.count()
+        self._waiting: dict[str, Claim] = {}  # in line: to be withdrawn if the client is closed
+        self._owed: dict[str, Claim] = {}
+        self._pay_at = 0.0
+        self._unpaid = 0  # payments that failed in a row
+        self._wake = port.event()
+        self._looks_at = math.inf  # when the loop will look next without being woken
+        self._task: Task | None = None
+        self._starting = False
+        self._stopping = False
+        self._retired = False
+
+    # -- called by users' threads and tasks; never blocks -----------------------------------------
+
+    def add(self, hold: Hold, now: float) -> None:
+        """Keep this hold from now on. Before acquire returns, so no lease is ever unattended."""
+        owner = hold.claim.owner
+        self._holds[owner] = hold
+        self._fresh[owner] = hold
+        due = hold.renew_at if hold.renew_at < hold.until else hold.until
+        # Usually the loop will look before this hold is due, and nobody need be woken. A loop that
+        # should have looked long ago has died: start it again.
+        if due < self._looks_at or self._looks_at < now - 2 * TICK:
+            self.rouse()
+
+    def end(self, hold: Hold, reason: str) -> bool:
+        """End this hold; False if somebody else did before. The caller announces and cleans up."""
+        owner = hold.claim.owner
+        if self._holds.pop(owner, None) is None:
+            return False
+        self._fresh.pop(owner, None)
+        hold.end = reason
+        if hold.ended is not None:
+            hold.ended.set()
+        return True
+
+    def lose(self, hold: Hold, reason: str, *, gone: bool) -> None:
+        """The lease is lost; `gone` says that the store said so, else it is told to forget."""
+        if not self.end(hold, reason):
+            return
+        log.warning("lease of %r lost: %s", hold.claim.name, reason)
+        # An attempt still under way could take the lock again, with nobody there to hold it: then
+        # the store must be told even though it says that the lease is gone (law 3).
+        if gone and not hold.claim.unanswered:
+            hold.claim.settled = True
+        else:
+            self.owe(hold.claim)
+        hold.announce(self._port)
+
+    def queued(self, claim: Claim) -> None:
+        self._waiting[claim.owner] = claim
+
+    def unqueued(self, claim: Claim) -> None:
+        self._waiting.pop(claim.owner, None)
+
+    def abandon(self, claim: Claim) -> None:
+        """An acquire or release of this claim was interrupted somewhere: leave nothing of it."""
+        self._waiting.pop(claim.owner, None)
+        if claim.settled:
+            return
+        hold = self._holds.get(claim.owner)
+        if hold is not None:
+            self.end(hold, RELEASED)
+        self.owe(claim)
+
+    def owe(self, claim: Claim) -> None:
+        """Withdraw this claim soon, and again until the store confirms it."""
+        if not claim.settled:
+            self._owed[claim.owner] = claim
+            self.rouse()
+
+    def retire(self) -> None:
+        """Nobody refers to this client or its leases any more: end once nothing is owed."""
+        self._retired = True
+        self._wake.set()
+
+    def rouse(self) -> None:
+        task = self._task
+        if task is None or not task.alive:
+            self._start()
+        self._wake.set()
+
+    # -- what a backend learns by itself (core.backend.Signals) -----------------------------------
+
+    def lost(self, owner: str, reason: str) -> None:
+        hold = self._holds.get(owner)
+        if hold is not None:
+            self.lose(hold, reason, gone=True)
+
+    def certain_until(self, owner: str, moment: float) -> None:
+        hold = self._holds.get(owner)
+        if hold is not None:
+            hold.certain_until = moment
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing held, nothing owed."""
+        return not self._holds and not self._owed
+
+    @property
+    def _done(self) -> bool:
+        return self._stopping or (self._retired and self.idle)
+
+    @property
+    def owed(self) -> int:
+        return len(self._owed)
+
+    def _start(self) -> None:
+        with self._port.mutex():
+            if self._starting or self._stopping or (self._task and self._task.alive):
+                return
+            self._starting = True  # a finaliser inside spawn() may come here again
+            try:
+                self._task = self._port.spawn(self._run, self._farewell, "holdfast-keeper")
+            finally:
+                self._starting = False
+
+    async def _run(self) -> None:
+        while not self._done:
+            try:
+                self._plan()
+                while not self._done:
+                    await self._round()
+            except Exception:
+                # One broken renewal must not end the renewal of all others.
+                log.exception("the keeper met an unexpected error and goes on")
+                await self._port.sleep(pause(3, self._port.random(), math.inf))
+
+    def _plan(self) -> None:
+        """Make the agenda anew: what the last run had in its hands when it broke is not lost."""
+        self._agenda.clear()
+        self._fresh.clear()
+        for hold in list(self._holds.values()):
+            self._schedule(hold)
+
+    async def _round(self) -> None:
+        port = self._port
+        await self.renew_due()
+        await self.pay()
+        now = port.now()
+        looks_at = min(now + TICK, self._next_due(), self._pay_at if self._owed else math.inf)
+        self._looks_at = looks_at
+        if self._fresh or self._done:
+            return
+        # From here on, add() sees `_looks_at` and wakes us if it must.
+        if not await self._wake.wait(looks_at) and self.idle and not self._fresh:
+            self._looks_at = math.inf  # parked: the next add() wakes us
+            if not self._fresh and not self._owed and not self._done:
+                await self._wake.wait(None)
+        self._wake.clear()
+
+    def _next_due(self) -> float:
+        while self._agenda and self._agenda[0][2].end:
+            heapq.heappop(self._agenda)
+        return self._agenda[0][0] if self._agenda else math.inf
+
+    def _schedule(self, hold: Hold) -> None:
+        due = min(hold.renew_at, hold.until)
+        heapq.heappush(self._agenda, (due, next(self._order), hold))
+
+    async def renew_due(self) -> None:
+        """Fire the losses that are due, and renew what is due or will be within the slack."""
+        while self._fresh:
+            try:
+                self._schedule(self._fresh.popitem()[1])
+            except KeyError:  # released meanwhile
+                break
+        due = self._due(self._port.now())
+        for start in range(0, len(due), BATCH):
+            await self._renew(due[start : start + BATCH])
+
+    def _due(self, now: float) -> list[Hold]:
+        due: list[Hold] = []
+        while self._agenda and self._agenda[0][0] <= now:
+            hold = heapq.heappop(self._agenda)[2]
+            if hold.end:
+                continue
+            match hold.step(now):
+                case Renew():
+                    due.append(hold)
+                case Lose(reason):
+                    self.lose(hold, reason, gone=False)
+                case Sleep():
+                    self._schedule(hold)
+        if due:
+            # Renew a little early what would be due soon: one batch instead of many (law 6).
+            slack = now + min(TICK, 0.1 * min(h.renew_every or TICK for h in due))
+            while self._agenda and self._agenda[0][0] <= slack:
+                hold = heapq.heappop(self._agenda)[2]
+                if hold.end:
+                    continue
+                if hold.renew_at <= slack:
+                    due.append(hold)
+                else:
+                    self._schedule(hold)
+                    break
+        return due
+
+    async def _renew(self, batch: list[Hold]) -> None:
+        port = self._port
+        sent = port.now()
+        batch = [hold for hold in batch if not hold.end]
+        if not batch:
+            return
+        deadline = min(sent + TICK, min(hold.until for hold in batch))
+        results: Sequence[Renewed | Lost | Unknown]
+        try:
+            results = await self._backend.renew([hold.grant for hold in batch], deadline)
+        except Exception as error:
+            if not isinstance(error, Unavailable):
+                log.exception("a renewal failed unexpectedly; it is tried again")
+            results = [Unknown(str(error))] * len(batch)
+        now = port.now()
+        for hold, result in zip(batch, results, strict=True):
+            if hold.end:
+                continue
+            match result:
+                case Renewed(until):
+                    hold.renewed(sent, until, port.random())
+                case Lost(reason):
+                    self.lose(hold, reason, gone=True)
+                    continue
+                case Unknown():
+                    left = hold.until - now
+                    hold.unanswered(now, pause(hold.failures + 1, port.random(), left))
+            self._schedule(hold)
+
+    async def pay(self, until: float | None = None) -> None:
+        """Withdraw what is owed, for at most a tick, oldest first; back off when refused."""
+        port = self._port
+        stop = port.now() + TICK / 4 if until is None else until
+        for owner, claim in list(self._owed.items()):
+            now = port.now()
+            if now >= stop or now < self._pay_at:
+                return
+            try:
+                result = await self._backend.withdraw(claim, min(now + TICK, max(stop, now)))
+            except Unavailable as error:
+                result = Unknown(str(error))
+            except Exception:
+                log.exception("a clean-up failed unexpectedly; it is tried again")
+                result = Unknown("unexpected error")
+            if isinstance(result, Released):
+                claim.settled = True
+                self._owed.pop(owner, None)
+                self._unpaid = 0
+            else:
+                self._unpaid += 1
+                self._pay_at = port.now() + pause(self._unpaid, port.random(), math.inf)
+                return
+
+    async def stop(self, deadline: float) -> None:
+        """End the loop, give back everything still held, pay what can be paid until `deadline`."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task.join(deadline)
+        await self._give_back(deadline)
+
+    async def _farewell(self) -> None:
+        """The interpreter exits, or the event loop ends, and nobody closed the client."""
+        self._stopping = True
+        for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
+            await self._port.sleep(0)
+        await self._give_back(self._port.now() + 2 * TICK)
+
+    async def _give_back(self, deadline: float) -> None:
+        for hold in list(self._holds.values()):
+            self.lose(hold, "its client was closed", gone=False)
+        for claim in list(self._waiting.values()):
+            self.owe(claim)
+        await self.flush(deadline)
+
+    async def flush(self, deadline: float) -> None:
+        """Pay until nothing is owed or the deadline passed."""
+        while self._owed and self._port.now() < deadline:
+            self._pay_at = 0.0
+            await self.pay(deadline)
+            if self._owed:
+                left = deadline - self._port.now()
+                await self._port.sleep(min(left, pause(self._unpaid, self._port.random(), left)))

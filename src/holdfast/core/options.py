@@ -1,0 +1,164 @@
+"""The options of a lock: their types, their defaults, and what is wrong with a bad one.
+
+Contract: everything the user can say about a lock is checked here, once, when the lock object is
+made; `Want` is the checked result, from which every acquire makes its claim.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from holdfast.core.names import checked_metadata, checked_name
+from holdfast.errors import LeaseLost, Misconfigured, Unsupported
+from holdfast.types import Capabilities, Claim, Mode
+
+__all__ = ["LockOptions", "Want", "checked_timeout", "want"]
+
+MAX_TTL = 10 * 366 * 86400.0
+"""Ten years: beyond it a store's arithmetic overflows before anybody wants the lock."""
+
+
+class LockOptions(TypedDict, total=False):
+    """What `lock`, `rwlock` and `semaphore` accept, sync and async."""
+
+    ttl: float
+    """Seconds after which the store frees the lock if nobody renews it. Default 30."""
+    renew: bool | float
+    """True (default): renewed every third of the ttl while held. A number: renewed so often.
+    False: a fixed lease that ends after its ttl."""
+    timeout: float
+    """Seconds to wait for the lock; -1 (default) waits for ever, 0 does not wait."""
+    fair: bool
+    """True (default): in order of request. False: whoever comes first may overtake."""
+    reentrant: bool
+    """False (default). True: the same thread or task may take it again; counted."""
+    metadata: Mapping[str, str]
+    """Shown to operators by `inspect` and `holdfast ls`; at most 4096 bytes. Default none."""
+    on_lost: Callable[[LeaseLost], Any]
+    """Called once if the lease is lost, apart from your threads and tasks. Default none."""
+
+
+@dataclass(slots=True, eq=False)
+class Want:
+    """A checked wish: what every acquire of one lock object asks for."""
+
+    name: str
+    mode: Mode
+    ttl: float
+    renew_every: float | None
+    timeout: float
+    fair: bool
+    reentrant: bool
+    permits: int
+    limit: int
+    info: Mapping[str, str]
+    on_lost: Callable[[LeaseLost], Any] | None
+
+    def claim(self, owner: str) -> Claim:
+        return Claim(
+            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, self.info
+        )
+
+
+def want(
+    name: str,
+    mode: Mode,
+    options: LockOptions,
+    capabilities: Capabilities,
+    info: Mapping[str, str],
+    *,
+    permits: int = 1,
+    limit: int = 1,
+) -> Want:
+    for option in options:
+        if option not in LockOptions.__annotations__:
+            close = difflib.get_close_matches(option, LockOptions.__annotations__, n=1)
+            hint = (
+                f"did you mean {close[0]!r}?"
+                if close
+                else f"known are: {', '.join(LockOptions.__annotations__)}"
+            )
+            raise Misconfigured(f"a lock has no option {option!r}; {hint}")
+    ttl = _seconds("ttl", options.get("ttl", 30.0), "a lease must end some day, and not at once")
+    if ttl > MAX_TTL:
+        raise Misconfigured(f"ttl={ttl:g}: more than ten years is a lock nobody can get back")
+    if mode not in capabilities.modes:
+        able = ", ".join(sorted(mode.value for mode in capabilities.modes))
+        raise Unsupported(
+            f"this backend has no {mode.value} claims (it has: {able}); "
+            "memory:// has all of them, and `docs/backends` says which others do"
+        )
+    on_lost = options.get("on_lost")
+    if on_lost is not None and not callable(on_lost):
+        raise Misconfigured(f"on_lost must be callable, not {type(on_lost).__name__}")
+    reentrant = bool(options.get("reentrant", False))
+    if reentrant and mode is Mode.PERMITS:
+        raise Misconfigured(
+            "a semaphore cannot be reentrant: taking a second permit is what it is for"
+        )
+    return Want(
+        name=checked_name(name),
+        mode=mode,
+        ttl=ttl,
+        renew_every=_renew_every(options.get("renew", True), ttl),
+        timeout=checked_timeout(options.get("timeout", -1.0)),
+        fair=bool(options.get("fair", True)),
+        reentrant=reentrant,
+        permits=_permits("take", permits, limit),
+        limit=_permits("permits", limit, None),
+        info={**info, **checked_metadata(options.get("metadata"))},
+        on_lost=on_lost,
+    )
+
+
+def checked_timeout(timeout: Any) -> float:
+    """-1 for ever, 0 not at all, else seconds."""
+    seconds = _number("timeout", timeout)
+    if math.isnan(seconds):
+        raise Misconfigured("timeout is NaN: say -1 to wait for ever, 0 not to wait")
+    if seconds < 0 and seconds != -1:
+        raise Misconfigured(f"timeout={seconds:g}: say -1 to wait for ever, 0 not to wait")
+    return -1.0 if math.isinf(seconds) else seconds
+
+
+def _renew_every(renew: Any, ttl: float) -> float | None:
+    if renew is True:
+        return ttl / 3
+    if renew is False:
+        return None
+    every = _seconds("renew", renew, "say renew=False for a fixed lease")
+    if every >= ttl:
+        raise Misconfigured(
+            f"renew={every:g} is not shorter than ttl={ttl:g}: the lease would end before its "
+            "first renewal. A third of the ttl leaves room for two failures"
+        )
+    return every
+
+
+def _permits(what: str, value: Any, limit: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Misconfigured(f"{what}={value!r}: a semaphore counts whole permits, 1 or more")
+    if limit is not None and isinstance(limit, int) and value > limit >= 1:
+        raise Misconfigured(f"{what}={value} of {limit} permits could never be granted")
+    return value
+
+
+def _seconds(what: str, value: Any, hint: str) -> float:
+    seconds = _number(what, value)
+    if not (0 < seconds < math.inf):
+        raise Misconfigured(
+            f"{what}={seconds:g} must be a positive, finite number of seconds: {hint}"
+        )
+    return seconds
+
+
+def _number(what: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Misconfigured(
+            f"{what} is a number of seconds, not {type(value).__name__}: {value!r:.80}"
+        )
+    return float(value)

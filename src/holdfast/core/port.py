@@ -1,0 +1,84 @@
+"""The port: everything the core needs from the world it runs in.
+
+Contract: the core is written once, as `async def`, and awaits only what a port gives it. A thread
+port blocks inside these calls and never suspends, so sync code drives the same coroutine with a
+single `send(None)`; an asyncio port suspends; the explorer's port does both under a fake clock.
+Partners: `ports/thread.py`, `ports/asyncio.py`, `testing/explorer/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+__all__ = ["Event", "Main", "Port", "Task"]
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Event(Protocol):
+    """A flag that one side sets and the other waits for."""
+
+    def set(self) -> None:
+        """Raise the flag. May be called from any thread and never blocks."""
+
+    def clear(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self, deadline: float | None) -> bool:
+        """Until the flag is up (True), or `deadline` on the port's clock has passed (False)."""
+        ...
+
+
+class Task(Protocol):
+    """Something running in the background."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def join(self, deadline: float) -> bool:
+        """Wait until it has ended (True) or the deadline passed (False)."""
+        ...
+
+
+class Port(Protocol):
+    """Time, waiting and identity. The whole list: if the core needs more, it is added here."""
+
+    asynchronous: bool
+    """Which of its two transports a backend should use."""
+
+    def now(self) -> float:
+        """Seconds that also count while the host is suspended (CLOCK_BOOTTIME where there is)."""
+        ...
+
+    def random(self) -> float:
+        """In [0, 1), for jitter: never for anything that must be unguessable."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def event(self) -> Event: ...
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        """Excludes the port's other threads for a few lines that never wait; usable again."""
+        ...
+
+    def spawn(self, main: Main, farewell: Main, name: str) -> Task:
+        """Run `main` beside the caller. It does not keep the interpreter from exiting: `farewell`
+        is run instead when the interpreter exits or the event loop shuts down before `main` ends.
+        """
+        ...
+
+    def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        """Run a user's callback soon, apart from the caller, so that it can delay nobody."""
+
+    def context(self) -> object:
+        """The calling thread or task, as an object that can be weakly referenced and is never
+        reused: thread idents are, which is why they are not good enough here."""
+        ...
+
+    def incarnation(self) -> int:
+        """A number that differs in a forked child (law 8)."""
+        ...

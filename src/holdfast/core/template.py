@@ -1,0 +1,41 @@
+"""Names made from a call's arguments, for `@locks.locked("report:{user_id}")`.
+
+Contract: a template that names an argument the function does not have is refused when the function
+is decorated, not when it is first called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.names import checked_name
+from holdfast.errors import Misconfigured
+
+__all__ = ["namer"]
+
+
+def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """A function of the call's arguments that gives the name of the lock."""
+    signature = inspect.signature(function)
+    fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    for field in fields:
+        argument = field.partition(".")[0].partition("[")[0]
+        if argument not in signature.parameters:
+            known = ", ".join(signature.parameters) or "no arguments"
+            raise Misconfigured(
+                f"the lock name {template!r} needs an argument {argument!r}, but "
+                f"{getattr(function, '__qualname__', function)}() has: {known}"
+            )
+    if not fields:
+        name = checked_name(template.format())
+        return lambda *args, **kwargs: name
+
+    def name_for(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format(**bound.arguments)
+
+    return name_for

@@ -1,0 +1,183 @@
+"""The asyncio port: the core's coroutines suspend on futures of the running loop.
+
+Contract: bound to one event loop, the one that first uses it. `Event.set` may come from any thread
+(a thread port's client may hand a lock over to a task); everything else belongs to the loop.
+Hazard: deadlines are on CLOCK_BOOTTIME and the loop's timers are not, so each wait is converted
+when it starts; the keeper's tick bounds how late a suspend is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.port import Main
+from holdfast.errors import Misconfigured
+from holdfast.ports import clock
+
+__all__ = ["AsyncioPort"]
+
+log = logging.getLogger("holdfast")
+
+
+class AsyncioEvent:
+    __slots__ = ("_flag", "_port", "_waiters")
+
+    def __init__(self, port: AsyncioPort) -> None:
+        self._port = port
+        self._flag = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        self._flag = True
+        if self._waiters:
+            self._port.soon(self._wake)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, deadline: float | None) -> bool:
+        if self._flag:
+            return True
+        loop = self._port.loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = None
+        if deadline is not None:
+            timer = loop.call_later(max(0.0, deadline - clock.now()), _done, waiter)
+        self._waiters.append(waiter)
+        try:
+            # set() may have come from another thread before we were on the list.
+            if not self._flag:
+                await waiter
+            return self._flag
+        finally:
+            self._waiters.remove(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class AsyncioTask:
+    __slots__ = ("_port", "_task")
+
+    def __init__(self, port: AsyncioPort, body: Main, name: str) -> None:
+        self._port = port
+        self._task: asyncio.Task[None] | None = None
+
+        def start() -> None:
+            # An empty context: the task must not live on in whatever request happened to start it.
+            self._task = port.loop().create_task(body(), name=name, context=contextvars.Context())
+
+        port.soon(start)  # a finaliser may ask for it from another thread
+
+    @property
+    def alive(self) -> bool:
+        return self._task is None or not self._task.done()
+
+    async def join(self, deadline: float) -> bool:
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task], timeout=max(0.0, deadline - clock.now()))
+        return not self.alive
+
+
+class AsyncioPort:
+    asynchronous = True
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._callbacks: set[asyncio.Task[Any]] = set()
+        self._mutex = contextlib.nullcontext()
+        self.now = clock.now
+        self.random = random.random
+        self.incarnation = clock.incarnation
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this port belongs to; the running one at first use."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.get_ident()
+        return self._loop
+
+    def check_loop(self) -> None:
+        running = asyncio.get_running_loop()
+        if running is not self._loop and running is not self.loop():
+            raise Misconfigured(
+                "this client belongs to another event loop, where its renewals run; "
+                "make one client per loop, inside it: `async with holdfast.aio.connect(...)`"
+            )
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Run a callback in the loop: at once when we are in it, else from outside."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return  # nobody has waited yet, or nobody does any more
+        if threading.get_ident() == self._thread:
+            callback()
+            return
+        try:
+            loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed, and with it whoever waited
+            pass
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def event(self) -> AsyncioEvent:
+        return AsyncioEvent(self)
+
+    def mutex(self) -> contextlib.AbstractContextManager[None]:
+        return self._mutex
+
+    def context(self) -> object:
+        return asyncio.current_task()
+
+    def spawn(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
+        async def body() -> None:
+            try:
+                await main()
+            except asyncio.CancelledError:
+                await farewell()
+                raise
+
+        return AsyncioTask(self, body, name)
+
+    def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        def run() -> None:
+            try:
+                outcome = callback(argument)
+            except Exception:
+                log.exception("an on_lost callback raised")
+                return
+            if inspect.isawaitable(outcome):
+                task = self.loop().create_task(_awaited(outcome), name="holdfast-on-lost")
+                self._callbacks.add(task)  # the loop itself keeps only a weak reference
+                task.add_done_callback(self._callbacks.discard)
+
+        self.loop().call_soon(run)
+
+
+async def _awaited(outcome: Any) -> None:
+    try:
+        await outcome
+    except Exception:
+        log.exception("an on_lost callback raised")

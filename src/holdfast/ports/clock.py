@@ -1,0 +1,33 @@
+"""The clock and the process's identity, shared by both ports.
+
+Contract: `now` counts while the host is suspended where the kernel offers it (law 1), and
+`incarnation` differs in a forked child (law 8).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["incarnation", "now"]
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+else:  # pragma: no cover - macOS and others: a suspend is then noticed late
+    now = time.monotonic
+
+_forks = 0
+
+
+def incarnation() -> int:
+    return _forks
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,164 @@
+"""The thread port: the core's coroutines block where they wait, and never suspend.
+
+Contract: `drive` runs a coroutine to its end with one `send(None)`; no event loop, no thread hop.
+Hazard: `Event.set` is called from finalisers, which may run inside `Event.set` itself. It is made
+of one atomic operation on a bare lock; `threading.Event`, which takes a lock, could deadlock.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.core.port import Main
+from holdfast.ports import clock
+
+__all__ = ["ThreadPort", "drive"]
+
+T = TypeVar("T")
+log = logging.getLogger("holdfast")
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, blocking. Costs about as much as a function call."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        coroutine.close()  # a no-op when it has ended; else it must not linger
+    raise RuntimeError("a coroutine of the core suspended on the thread port: this is a bug")
+
+
+class ThreadEvent:
+    """A gate: a bare lock that is held while the flag is down."""
+
+    __slots__ = ("_flag", "_gate")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._gate = _thread.allocate_lock()
+        self._gate.acquire()
+
+    def set(self) -> None:
+        self._flag = True
+        try:
+            self._gate.release()
+        except RuntimeError:  # it was open already
+            pass
+
+    def clear(self) -> None:
+        self._flag = False
+        self._gate.acquire(blocking=False)
+        if self._flag:  # set() came between the two: it must not be swallowed
+            self.set()
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    async def wait(self, deadline: float | None) -> bool:
+        return self.block(deadline)
+
+    def block(self, deadline: float | None) -> bool:
+        try:
+            while not self._flag:
+                timeout = -1.0
+                if deadline is not None:
+                    timeout = min(deadline - clock.now(), threading.TIMEOUT_MAX)
+                    if timeout <= 0:
+                        return False
+                self._gate.acquire(timeout=timeout)
+            return True
+        finally:
+            if self._flag:  # pass it on: the gate stays open for whoever else waits
+                self.set()
+
+
+class ThreadTask:
+    __slots__ = ("_thread",)
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def join(self, deadline: float) -> bool:
+        if self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, deadline - clock.now()))
+        return not self._thread.is_alive()
+
+
+_farewells: dict[int, tuple[int, Main]] = {}
+"""What still runs in the background, and what to do instead when the interpreter exits."""
+
+
+def _exit() -> None:
+    for incarnation, farewell in list(_farewells.values()):
+        if incarnation == clock.incarnation():  # law 8: not a child that inherited the table
+            drive(farewell())
+
+
+atexit.register(_exit)
+
+
+class _Context(threading.local):
+    """One token for each thread, which dies with it (idents and dummy threads are reused)."""
+
+    def __init__(self) -> None:
+        self.token = _Token()
+
+
+class _Token:
+    __slots__ = ("__weakref__",)
+
+
+class ThreadPort:
+    asynchronous = False
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._context = _Context()
+        self.now = clock.now
+        self.random = random.random
+        self.event = ThreadEvent
+        self.incarnation = clock.incarnation
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this port does
+
+    def mutex(self) -> threading.RLock:
+        return self._mutex
+
+    def context(self) -> object:
+        return self._context.token
+
+    def spawn(self, main: Main, farewell: Main, name: str) -> ThreadTask:
+        def body() -> None:
+            try:
+                drive(main())
+            finally:
+                _farewells.pop(key, None)
+
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        key = id(thread)
+        _farewells[key] = clock.incarnation(), farewell
+        thread.start()
+        return ThreadTask(thread)
+
+    def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        def body() -> None:
+            try:
+                callback(argument)
+            except Exception:
+                log.exception("an on_lost callback raised")
+
+        threading.Thread(target=body, name="holdfast-on-lost", daemon=True).start()

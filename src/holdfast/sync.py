@@ -1,0 +1,279 @@
+"""The blocking skin: enter, drive, return. Decisions are in `core`.
+
+Hazard: Ctrl-C may strike between any two lines. Everything from the first request until the lease
+is in the caller's hands is inside one `try`, whose handler hands the claim to the keeper.
+Partner: `aio.py`, the same with `await`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from holdfast.client import PATIENCE, Client
+from holdfast.core.acquire import Acquisition
+from holdfast.core.handle import Handle, Keyring, deadline_after, refused, token_of
+from holdfast.core.options import LockOptions, Want, checked_timeout
+from holdfast.core.template import namer
+from holdfast.errors import Misconfigured
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Busy, LockInfo, Mode
+
+__all__ = ["Lease", "Lock", "Locks", "LostEvent", "Permit", "RWLock", "Semaphore", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L", bound="BaseLease")
+
+
+def connect(url: str | None = None, **options: Any) -> Locks:
+    """A client of the store that `url` names (else $HOLDFAST_URL). Contacts nobody yet.
+
+    Options may stand in the URL's query or be given as keywords; `request_timeout` (5 s) and
+    `label` are known to every backend, the others are on the backend's page.
+    """
+    return Locks(url, options, ThreadPort)
+
+
+class LostEvent:
+    """`lease.lost`: waitable, like a `threading.Event` that the lease's loss sets."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: BaseLease) -> None:
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        return self._lease._lost()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when the lease is lost; False when it was released, or time ran out."""
+        engine = self._lease._engine
+        deadline = deadline_after(engine, timeout)
+        return drive(engine.until_ended(self._lease._hold, deadline))
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+
+class BaseLease(Handle):
+    """What you hold."""
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> LostEvent:
+        """Waitable: `lease.lost.wait(timeout)`, `lease.lost.is_set()`."""
+        return LostEvent(self)
+
+    def renew(self) -> float:
+        """Extend to the full ttl now, in one round trip; returns `remaining()`. Raises `LeaseLost`
+        when it is lost, `Unavailable` when nobody answered."""
+        self.check()
+        drive(self._engine.renew(self._hold))
+        return self.remaining()
+
+    def release(self) -> bool:
+        """Give it up. True: it was ours until now. False: it had been lost. Again: does nothing."""
+        try:
+            if not self._finish():
+                return not self._hold.lost
+            return drive(self._engine.release(self._hold, self._share))
+        except BaseException:
+            self._engine.abandon(self._hold, self._share)
+            raise
+
+    def __enter__(self: L) -> L:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.release() and kind is None and self._hold.lost:
+            raise self._hold.loss()
+
+
+class Lease(BaseLease):
+    """An exclusive or shared lease."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: larger for every later exclusive holder of this name. Hand it to the
+        resource, and have the resource refuse a smaller one than it has seen."""
+        return token_of(self)
+
+
+class Permit(BaseLease):
+    """A lease of one or more of a semaphore's permits."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int | None:
+        """None, unless the store happens to order its permits."""
+        return self._hold.fence
+
+
+class _Acquirable(Keyring[L]):
+    """What locks and semaphores share: acquire, release, with."""
+
+    _lease: type[L]
+
+    def __init__(self, client: Locks, want: Want) -> None:
+        super().__init__(want)
+        self._client = client
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
+        """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
+        without it the constructor's applies. An unreachable store raises `Unavailable`."""
+        if timeout is not None:
+            timeout = checked_timeout(timeout)
+            if not blocking and timeout > 0:
+                raise Misconfigured("a try that does not block cannot have a timeout")
+        elif blocking:
+            timeout = self._want.timeout
+        timeout = -1.0 if timeout is None else timeout
+        taken = self._take(timeout, blocking and timeout != 0, self._leases)
+        return None if isinstance(taken, Busy) else taken
+
+    def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | Busy:
+        engine = self._client._engine()
+        acquisition = Acquisition(engine, self._want)
+        try:
+            hold = drive(acquisition.run(blocking, timeout))
+            if isinstance(hold, Busy):
+                return hold
+            lease = self._lease(acquisition, hold, self)
+            keep[lease] = engine.port.context()
+            return lease
+        except BaseException:
+            acquisition.abandon()
+            raise
+
+    def release(self) -> bool:
+        """Release the calling thread's newest lease of this lock object, else `NotHeld`."""
+        return self._newest(self._client._current.port.context()).release()
+
+    def locked(self) -> bool:
+        """Whether anybody, anywhere, holds this name now. Old news when you read it."""
+        return any(info.holders for info in self._client._inspect(self.name, exact=True))
+
+    def __enter__(self) -> L:
+        timeout = self._want.timeout
+        taken = self._take(timeout, timeout != 0, self._entered)
+        if isinstance(taken, Busy):
+            raise refused(self._want, taken, timeout)
+        return taken
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leaving(self._client._current.port.context()).__exit__(kind, error, trace)
+
+
+class Lock(_Acquirable[Lease]):
+    """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
+
+    _lease = Lease
+
+
+class Semaphore(_Acquirable[Permit]):
+    """A fixed number of permits."""
+
+    _lease = Permit
+
+
+class RWLock:
+    """Many readers or one writer."""
+
+    def __init__(self, reader: Callable[[], Lock], writer: Callable[[], Lock]) -> None:
+        self.read = reader
+        """`with rw.read():` shares with other readers."""
+        self.write = writer
+        """`with rw.write():` excludes everybody."""
+
+
+class Locks(Client):
+    """A client: makes locks, keeps their leases, and is closed when done with."""
+
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+        """A lock with this name; nothing is asked of the store until it is acquired."""
+        return Lock(self, self._want(name, Mode.EXCLUSIVE, options))
+
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+        """A read-write lock: `.read()` and `.write()` each give a `Lock`."""
+        shared = self._want(name, Mode.SHARED, options)
+        exclusive = self._want(name, Mode.EXCLUSIVE, options)
+        return RWLock(lambda: Lock(self, shared), lambda: Lock(self, exclusive))
+
+    def semaphore(
+        self, name: str, permits: int, *, take: int = 1, **options: Unpack[LockOptions]
+    ) -> Semaphore:
+        """At most `permits` permits are held at once; each acquire takes `take` of them."""
+        return Semaphore(self, self._want(name, Mode.PERMITS, options, permits=take, limit=permits))
+
+    def locked(
+        self, template: str, **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Run the decorated function under a lock named after its arguments:
+        `@locks.locked("report:{user_id}")`."""
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise Misconfigured(
+                    f"{function.__qualname__} is a coroutine function: decorate it with "
+                    "`locked` of a client from holdfast.aio.connect()"
+                )
+            if inspect.isgeneratorfunction(function):
+                raise Misconfigured(
+                    f"{function.__qualname__} is a generator: its body would run after the lock "
+                    "was released. Use `with locks.lock(...)` inside it"
+                )
+            name_for = namer(template, function)
+
+            @functools.wraps(function)
+            def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+                with self.lock(name_for(*args, **kwargs), **options):
+                    return function(*args, **kwargs)
+
+            return locked
+
+        return decorate
+
+    def inspect(self, prefix: str = "") -> list[LockInfo]:
+        """Who holds and who waits, for every name that begins with `prefix`."""
+        return self._inspect(prefix, exact=False)
+
+    def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
+        engine = self._engine()
+        deadline = engine.port.now() + engine.request_timeout
+        return drive(engine.backend.inspect(prefix, exact, deadline))
+
+    def evict(self, name: str) -> int:
+        """The operator's force-release: end all holders of a name; how many there were. They learn
+        of it at their next renewal."""
+        engine = self._engine()
+        return drive(engine.backend.evict(name, engine.port.now() + engine.request_timeout))
+
+    def close(self) -> None:
+        """Give back everything still held (its holders are told that it is lost), and stop."""
+        if self._current.port.incarnation() == self._incarnation:
+            drive(self._current.close(PATIENCE))
+
+    def __enter__(self) -> Locks:
+        self._engine()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
