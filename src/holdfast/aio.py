@@ -101,7 +101,7 @@ class BaseLease(Handle):
                 return not self._hold.lost
             return await self._engine.release(self._hold, self._share)
         except BaseException:
-            self._engine.abandon(self._hold, self._share)
+            self._abandon()
             raise
 
     async def __aenter__(self: L) -> L:
@@ -194,22 +194,25 @@ class _Acquirable(Keyring[L]):
                 raise Misconfigured("a try that does not block cannot have a timeout")
         elif blocking:
             timeout = self._want.timeout
-        timeout = -1.0 if timeout is None else timeout
-        taken = await self._take(timeout, blocking and timeout != 0, self._leases)
-        return None if isinstance(taken, Busy) else taken
+        return await self._take(-1.0 if timeout is None else timeout, blocking, self._leases)
 
-    async def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | Busy:
+    async def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | None:
+        """None if busy, except that entering a `with` then raises."""
+        entering = keep is self._entered
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
-            hold = await acquisition.run(blocking, timeout)
+            hold = await acquisition.run(blocking and timeout != 0, timeout)
             if isinstance(hold, Busy):
-                return hold
+                if entering:
+                    raise refused(self._want, hold, timeout)
+                return None
             lease = self._lease(acquisition, hold, self)
             keep[lease] = engine.port.context()
             return lease
         except BaseException:
             acquisition.abandon()
+            self._forget(acquisition)
             raise
 
     async def release(self) -> bool:
@@ -221,10 +224,8 @@ class _Acquirable(Keyring[L]):
         return any(info.holders for info in await self._client._inspect(self.name, exact=True))
 
     async def __aenter__(self) -> L:
-        timeout = self._want.timeout
-        taken = await self._take(timeout, timeout != 0, self._entered)
-        if isinstance(taken, Busy):
-            raise refused(self._want, taken, timeout)
+        taken = await self._take(self._want.timeout, True, self._entered)
+        assert taken is not None  # it raised instead
         if self._cancel_on_lost:
             body = self._bodies[taken] = _Body()
             taken.on_lost(body.lost)
@@ -237,6 +238,7 @@ class _Acquirable(Keyring[L]):
         trace: TracebackType | None,
     ) -> None:
         lease = self._leaving(self._client._current.port.context())
+        del self._entered[lease]
         body = self._bodies.pop(lease, None)
         try:
             cancelled = body is not None and await body.leave(kind)

@@ -83,7 +83,7 @@ class BaseLease(Handle):
                 return not self._hold.lost
             return drive(self._engine.release(self._hold, self._share))
         except BaseException:
-            self._engine.abandon(self._hold, self._share)
+            self._abandon()
             raise
 
     def __enter__(self: L) -> L:
@@ -140,22 +140,29 @@ class _Acquirable(Keyring[L]):
                 raise Misconfigured("a try that does not block cannot have a timeout")
         elif blocking:
             timeout = self._want.timeout
-        timeout = -1.0 if timeout is None else timeout
-        taken = self._take(timeout, blocking and timeout != 0, self._leases)
-        return None if isinstance(taken, Busy) else taken
+        return self._take(-1.0 if timeout is None else timeout, blocking, self._leases)
 
-    def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | Busy:
+    def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | None:
+        """None if busy, except that entering a `with` then raises.
+
+        Callers return this result as it is: a line after this call would be one at which Ctrl-C
+        finds a lease that is neither in here nor yet in the caller's hands.
+        """
+        entering = keep is self._entered
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
-            hold = drive(acquisition.run(blocking, timeout))
+            hold = drive(acquisition.run(blocking and timeout != 0, timeout))
             if isinstance(hold, Busy):
-                return hold
+                if entering:
+                    raise refused(self._want, hold, timeout)
+                return None
             lease = self._lease(acquisition, hold, self)
             keep[lease] = engine.port.context()
             return lease
         except BaseException:
             acquisition.abandon()
+            self._forget(acquisition)
             raise
 
     def release(self) -> bool:
@@ -167,11 +174,7 @@ class _Acquirable(Keyring[L]):
         return any(info.holders for info in self._client._inspect(self.name, exact=True))
 
     def __enter__(self) -> L:
-        timeout = self._want.timeout
-        taken = self._take(timeout, timeout != 0, self._entered)
-        if isinstance(taken, Busy):
-            raise refused(self._want, taken, timeout)
-        return taken
+        return self._take(self._want.timeout, True, self._entered)  # type: ignore[return-value]
 
     def __exit__(
         self,
@@ -179,7 +182,17 @@ class _Acquirable(Keyring[L]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._leaving(self._client._current.port.context()).__exit__(kind, error, trace)
+        lease: L | None = None
+        try:
+            lease = self._leaving(self._client._current.port.context())
+            lease.__exit__(kind, error, trace)
+        except BaseException:
+            if lease is None:
+                lease = self._leaving(self._client._current.port.context())
+            lease._abandon()
+            raise
+        finally:
+            self._entered.pop(lease, None)  # type: ignore[arg-type]
 
 
 class Lock(_Acquirable[Lease]):

@@ -55,10 +55,8 @@ class Claim:
     limit: int = 1
     info: Mapping[str, str] = field(default_factory=dict[str, str])  # host, pid, label, metadata
 
-    # Kept by the core. `unanswered`: some request of this claim never got its answer, so it may
-    # still arrive (law 3). `settled`: the store is known to hold nothing of this claim any more.
+    # Kept by the core: some request of this claim never got its answer, so it may still arrive.
     unanswered: bool = False
-    settled: bool = False
 
     def __repr__(self) -> str:
         # Law 9: the owner id is a secret; whoever knows it can release the lock.

@@ -146,9 +146,9 @@ class Engine:
         except Unavailable as error:
             result = Unknown(str(error))
         if isinstance(result, Released):
-            claim.settled = True
+            self.keeper.settle(claim)
         elif isinstance(result, AlreadyLost):
-            claim.settled = True
+            self.keeper.settle(claim)
             hold.end = result.reason
             hold.announce(self.port)
             return False
@@ -185,6 +185,14 @@ class Acquisition:
             self.engine.abandon(self.entered, self)
         self.engine.keeper.abandon(self.claim)
 
+    def begin(self) -> None:
+        """Announce the claim before the store hears of it."""
+        engine = self.engine
+        engine.keeper.begin(self.claim)
+        if engine.closed:  # looked at after announcing, so close() either stops us or sees us
+            engine.keeper.settle(self.claim)
+            raise Closed("the client was closed while this acquire was under way")
+
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         """A hold, or who was in the way when time ran out. `timeout` < 0 waits for ever."""
         engine, want = self.engine, self.want
@@ -193,6 +201,7 @@ class Acquisition:
             if hold is not None:
                 return hold
         port = engine.port
+        self.begin()
         sent = port.now()
         deadline = sent + timeout if timeout >= 0 else math.inf
         # The uncontended path: one attempt, one answer.
@@ -205,7 +214,7 @@ class Acquisition:
         if isinstance(result, Grant) and port.now() < result.until:
             return self._hold(result, sent)
         if isinstance(result, Busy) and not blocking:
-            self.claim.settled = True
+            engine.keeper.settle(self.claim)
             return result
         return await _Waiting(self, blocking, deadline).until_granted(result, sent)
 
@@ -240,7 +249,6 @@ class Acquisition:
                 return None
             self.entered = hold
             hold.shares.append(self)
-        self.claim.settled = True  # this acquisition's own claim is never sent
         if want.on_lost is not None:
             hold.callbacks = [*(hold.callbacks or ()), want.on_lost]
         return hold
@@ -274,11 +282,9 @@ class _Waiting:
         acquisition = self.acquisition
         engine = acquisition.engine
         port = engine.port
-        engine.keeper.queued(acquisition.claim)
         while True:
             if isinstance(result, Grant):
                 if port.now() < result.until:
-                    engine.keeper.unqueued(acquisition.claim)
                     return acquisition._hold(result, sent)
                 self._begin_again()
             elif isinstance(result, Busy):
@@ -347,18 +353,15 @@ class _Waiting:
         engine, old = acquisition.engine, acquisition.claim
         self.expired += 1
         self.in_line = False
-        fresh = replace(old, owner=secrets.token_hex(16), unanswered=False, settled=False)
-        engine.keeper.queued(fresh)
-        acquisition.claim = fresh
+        acquisition.claim = replace(old, owner=secrets.token_hex(16), unanswered=False)
         engine.keeper.abandon(old)
         if self.expired >= EXPIRED_GRANTS:
-            fresh.settled = True
-            engine.keeper.unqueued(fresh)
             raise Unavailable(
                 f"{old.name!r} was granted {self.expired} times, and each time the lease was over "
                 f"when the answer arrived. A ttl of {old.ttl:g} s is too short for this store or "
                 "this host; use a longer one"
             )
+        acquisition.begin()
 
     async def _leave(self) -> None:
         """Time ran out: leave the line ourselves if the store answers at once, else owe it."""
@@ -369,12 +372,13 @@ class _Waiting:
             except Unavailable:
                 pass
             else:
-                claim.settled = isinstance(result, Released)
+                if isinstance(result, Released):
+                    engine.keeper.settle(claim)
         self._hand_over()
 
     def _hand_over(self) -> None:
         """Whatever the store may have of this claim is the keeper's to withdraw from now on."""
-        claim = self.acquisition.claim
+        claim, keeper = self.acquisition.claim, self.acquisition.engine.keeper
         if not self.in_line and not claim.unanswered:
-            claim.settled = True  # it never had anything of it
-        self.acquisition.engine.keeper.abandon(claim)
+            keeper.settle(claim)  # it never had anything of it
+        keeper.abandon(claim)

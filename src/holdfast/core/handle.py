@@ -115,6 +115,11 @@ class Handle:
             keyring.drop(self)
         return True
 
+    def _abandon(self) -> None:
+        """Give it up without waiting: whatever was interrupted, the keeper finishes it."""
+        self._finish()
+        self._engine.abandon(self._hold, self._share)
+
     def __bool__(self) -> bool:
         """Always true: `if lock.acquire(...)` asks whether there is a lease. See `held`."""
         return True
@@ -171,6 +176,12 @@ class Keyring(Generic[H]):
         """The name of the lock."""
         return self._want.name
 
+    def _forget(self, acquisition: Acquisition) -> None:
+        """An interrupted acquire leaves no lease here either."""
+        for keep in (self._leases, self._entered):
+            for lease in [lease for lease in list(keep) if lease._share is acquisition]:
+                keep.pop(lease, None)
+
     def drop(self, lease: Any) -> None:
         self._leases.pop(lease, None)
 
@@ -188,9 +199,7 @@ class Keyring(Generic[H]):
     def _leaving(self, context: object) -> H:
         """The lease whose `with` ends now. The body may end in another thread than it began, as
         that of a generator can; then it is the newest of all."""
-        lease = (_of(self._entered, context) or list(self._entered))[-1]
-        del self._entered[lease]
-        return lease
+        return (_of(self._entered, context) or list(self._entered))[-1]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} ttl={self._want.ttl:g}>"

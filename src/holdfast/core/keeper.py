@@ -46,7 +46,7 @@ class Keeper:
         self._fresh: dict[str, Hold] = {}  # held, and not yet on the agenda
         self._agenda: list[tuple[float, int, Hold]] = []  # heap; ended holds are dropped lazily
         self._order = itertools.count()
-        self._waiting: dict[str, Claim] = {}  # in line: to be withdrawn if the client is closed
+        self._claims: dict[str, Claim] = {}  # all that the store may have something of
         self._owed: dict[str, Claim] = {}
         self._pay_at = 0.0
         self._unpaid = 0  # payments that failed in a row
@@ -58,6 +58,16 @@ class Keeper:
         self._retired = False
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
+
+    def begin(self, claim: Claim) -> None:
+        """The store is about to hear of this claim: from now on it is withdrawn, whatever happens
+        (the client closed, the interpreter gone), unless it is settled before."""
+        self._claims[claim.owner] = claim
+
+    def settle(self, claim: Claim) -> None:
+        """The store is known to have nothing of this claim any more."""
+        self._claims.pop(claim.owner, None)
+        self._owed.pop(claim.owner, None)
 
     def add(self, hold: Hold, now: float) -> None:
         """Keep this hold from now on. Before acquire returns, so no lease is ever unattended."""
@@ -89,30 +99,22 @@ class Keeper:
         # An attempt still under way could take the lock again, with nobody there to hold it: then
         # the store must be told even though it says that the lease is gone (law 3).
         if gone and not hold.claim.unanswered:
-            hold.claim.settled = True
+            self.settle(hold.claim)
         else:
             self.owe(hold.claim)
         hold.announce(self._port)
 
-    def queued(self, claim: Claim) -> None:
-        self._waiting[claim.owner] = claim
-
-    def unqueued(self, claim: Claim) -> None:
-        self._waiting.pop(claim.owner, None)
-
     def abandon(self, claim: Claim) -> None:
         """An acquire or release of this claim was interrupted somewhere: leave nothing of it."""
-        self._waiting.pop(claim.owner, None)
-        if claim.settled:
-            return
         hold = self._holds.get(claim.owner)
         if hold is not None:
             self.end(hold, RELEASED)
         self.owe(claim)
 
     def owe(self, claim: Claim) -> None:
-        """Withdraw this claim soon, and again until the store confirms it."""
-        if not claim.settled:
+        """Withdraw this claim soon, and again until the store confirms it; nothing if it is
+        settled, or never began."""
+        if claim.owner in self._claims:
             self._owed[claim.owner] = claim
             self.rouse()
 
@@ -278,7 +280,7 @@ class Keeper:
         """Withdraw what is owed, for at most a tick, oldest first; back off when refused."""
         port = self._port
         stop = port.now() + TICK / 4 if until is None else until
-        for owner, claim in list(self._owed.items()):
+        for claim in list(self._owed.values()):
             now = port.now()
             if now >= stop or now < self._pay_at:
                 return
@@ -290,8 +292,7 @@ class Keeper:
                 log.exception("a clean-up failed unexpectedly; it is tried again")
                 result = Unknown("unexpected error")
             if isinstance(result, Released):
-                claim.settled = True
-                self._owed.pop(owner, None)
+                self.settle(claim)
                 self._unpaid = 0
             else:
                 self._unpaid += 1
@@ -316,7 +317,7 @@ class Keeper:
     async def _give_back(self, deadline: float) -> None:
         for hold in list(self._holds.values()):
             self.lose(hold, "its client was closed", gone=False)
-        for claim in list(self._waiting.values()):
+        for claim in list(self._claims.values()):
             self.owe(claim)
         await self.flush(deadline)
 

@@ -224,7 +224,7 @@ class Relay:
                 self._woken.recv(4096)
             elif self._key(cast(socket.socket, key.fileobj)) is None:
                 pass  # closed or paused since
-            elif key.fileobj is self._listener:
+            elif self._listener is not None and key.fileobj is self._listener:
                 touched.update(self._accept(self._listener))
             else:
                 link, flow = key.data
@@ -327,9 +327,8 @@ class Relay:
     def _hang_up(self, sock: socket.socket, *, reset: bool = False) -> None:
         if self._key(sock) is not None:
             self._selector.unregister(sock)
-        if (
-            reset and sock.fileno() >= 0
-        ):  # closing with a linger time of 0 sends RST and forgets what is unsent
+        if reset and sock.fileno() >= 0:
+            # Closing with a linger time of 0 sends RST and forgets what is unsent.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
 

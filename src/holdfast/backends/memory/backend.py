@@ -115,6 +115,7 @@ class MemoryBackend:
         self._closed = True
         for ticket in list(self._tickets.values()):
             ticket.event.set()
+        self._tickets.clear()
 
     async def attempt(self, claim: Claim, queue: bool, deadline: float) -> Grant | Busy | Unknown:
         store = self.store
@@ -126,7 +127,7 @@ class MemoryBackend:
             self._tickets.pop(claim.owner, None)
             # Law 1: dated from before the request; the clocks are one, so there is no drift.
             return self._grant(claim, answer, valid_until(sent, claim.ttl, drift=0.0))
-        if ticket is not None:
+        if ticket is not None and not self._closed:
             self._tickets[claim.owner] = ticket
         if isinstance(answer, Unknown):
             return answer

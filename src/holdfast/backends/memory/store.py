@@ -66,9 +66,9 @@ class Entry:
 class Line:
     """One name: who holds it and who waits, oldest first."""
 
+    writer: int  # no exclusive token of this name was larger: what shared leases carry
     holders: dict[str, Entry] = field(default_factory=dict[str, Entry])
     queue: OrderedDict[str, Entry] = field(default_factory=OrderedDict[str, Entry])
-    writer: int = 0  # the last exclusive token: what shared leases carry
     next_expiry: float = math.inf  # no holder expires before this
 
     def admits(self, claim: Claim) -> bool:
@@ -107,7 +107,9 @@ class Store:
                 return Gone("this claim was withdrawn")
             line = self._lines.get(claim.name)
             if line is None:
-                line = self._lines[claim.name] = Line()
+                # Lines are forgotten when empty, and with them their last writer's token: a token
+                # of this moment is later than any of that writer's and earlier than the next's.
+                line = self._lines[claim.name] = Line(writer=self._token())
             self._advance(claim.name, line, now)
             entry = line.holders.get(claim.owner)
             if entry is not None:  # asking twice is asking once
@@ -280,7 +282,7 @@ class Store:
                 holders = tuple(_info(e, now) for e in line.holders.values())
                 waiters = tuple(_info(e, now) for e in line.queue.values() if now < e.expires)
                 if holders or waiters:
-                    found.append(LockInfo(name, holders, waiters, line.writer or None))
+                    found.append(LockInfo(name, holders, waiters, line.writer))
             return found
 
     def leftovers(self) -> list[str]:

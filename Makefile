@@ -1,0 +1,61 @@
+# Every target makes the virtual environment it needs; `make help` lists the targets.
+# The work is done by scripts/, which can be called without make as well.
+# Options: PYTHON=/path/to/python3, ARGS="-k name -x" for pytest (test, quick, coverage).
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+run := .venv/bin/python
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: venv
+venv: ## .venv with everything for development (the others make it too)
+	@scripts/venv .venv dev
+
+.PHONY: demo
+demo: ## holdfast at work in the terminal; nothing to install
+	@python=$$(scripts/find-python) && PYTHONPATH=src "$$python" -m holdfast.cli demo
+
+.PHONY: test
+test: venv ## the whole suite with real servers; the library on every Python
+	@$(run) scripts/run_tests.py all $(ARGS)
+
+.PHONY: quick
+quick: venv ## the suite without servers, and without what takes minutes
+	@$(run) scripts/run_tests.py quick $(ARGS)
+
+.PHONY: check
+check: venv ## ruff, mypy --strict, pyright
+	@scripts/check
+
+.PHONY: servers
+servers: venv ## run test servers: KINDS="redis etcd" (none: list the kinds)
+	@$(run) -m tests.servers $(if $(KINDS),up $(KINDS),list)
+
+.PHONY: mutants
+mutants: venv ## plant known bugs; show that the suite catches each
+	@$(run) -m tests.mutants $(ARGS)
+
+.PHONY: explore
+explore: venv ## explore schedules of the core: SEED= SCHEDULES= REPLAY=, or REPLAY=name
+	@$(run) -m tests.explorer $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(REPLAY),--replay $(REPLAY)) $(ARGS)
+
+.PHONY: coverage
+coverage: venv ## the quick suite with branch coverage; pages in build/coverage
+	@scripts/coverage $(ARGS)
+
+.PHONY: bench
+bench: venv ## measure
+	@$(run) -m bench $(ARGS)
+
+.PHONY: docs-map
+docs-map: venv ## docs/requirements.md anew, from the marks in the tests
+	@$(run) scripts/requirements_map.py --write
+
+.PHONY: clean
+clean: ## remove the virtual environments and everything generated
+	@rm -rf .venv .venv-* build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests bench examples scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

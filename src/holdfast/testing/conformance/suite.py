@@ -1,0 +1,75 @@
+"""All themes in one class, to be subclassed with a strategy. See the package's docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from holdfast.testing.conformance.cancellation import Cancellation
+from holdfast.testing.conformance.cells import Cells
+from holdfast.testing.conformance.exclusion import Exclusion
+from holdfast.testing.conformance.faults import Faults
+from holdfast.testing.conformance.fencing import Fencing
+from holdfast.testing.conformance.ghosts import Ghosts
+from holdfast.testing.conformance.harness import PORTS, Api
+from holdfast.testing.conformance.inspection import Inspection
+from holdfast.testing.conformance.leases import Leases
+from holdfast.testing.conformance.losses import Losses
+from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.names import Names
+from holdfast.testing.conformance.processes import Processes
+from holdfast.testing.conformance.protocol import Protocol
+from holdfast.testing.conformance.reentrancy import Reentrancy
+from holdfast.testing.conformance.strategy import Strategy
+from holdfast.testing.conformance.waiting import Waiting
+
+__all__ = ["ConformanceSuite"]
+
+
+class ConformanceSuite(
+    Exclusion,
+    Waiting,
+    Modes,
+    Leases,
+    Losses,
+    Fencing,
+    Reentrancy,
+    Names,
+    Inspection,
+    Cells,
+    Protocol,
+    Faults,
+    Ghosts,
+    Cancellation,
+    Processes,
+):
+    strategy: ClassVar[Callable[[], Strategy]]
+    """The strategy's class, or anything that makes one when called; once for the whole class."""
+
+    @classmethod
+    def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
+        """Override to use fixtures: `return Mine(request.getfixturevalue("my_server"))`."""
+        return cls.strategy()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "api" in metafunc.fixturenames:
+            name = getattr(self.strategy, "name", type(self).__name__)
+            ports = getattr(metafunc.function, "ports", PORTS)
+            ids = [f"{name}-{port}" for port in ports]
+            metafunc.parametrize("api", ports, ids=ids, indirect=True)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def started(cls, request: pytest.FixtureRequest) -> Iterator[Strategy]:
+        strategy = cls.make_strategy(request)
+        try:
+            strategy.start_server()
+            yield strategy
+        finally:
+            strategy.stop_server()
+
+    @pytest.fixture
+    def api(self, started: Strategy, request: pytest.FixtureRequest) -> Api:
+        return Api(started, request.param)

@@ -1,0 +1,1 @@
+"""Faults injected into the client itself: interrupts, forks, signals, exits."""

@@ -1,0 +1,252 @@
+"""Ctrl-C at every line of acquire and release leaves nothing behind (law 4).
+
+A trace function raises KeyboardInterrupt at the n-th line that runs inside the package, for every n
+until the scenario runs through untouched. The ttl is far longer than the test, so nothing is freed by
+expiry: what was taken must have been given back, and nobody may be left in line.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import pathlib
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.acquire import Engine
+
+PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
+LONG = 1000.0
+
+Work = Callable[[holdfast.Locks, holdfast.Locks], None]
+
+
+def plain_with(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with locks.lock("x", ttl=LONG):
+        pass
+
+
+def acquire_and_release(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=LONG)
+    lease = lock.acquire()
+    assert lease
+    lease.release()
+
+
+def lock_release(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=LONG)
+    assert lock.acquire(timeout=5)
+    lock.release()
+
+
+def busy_try(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with other.lock("x", ttl=LONG):
+        assert locks.lock("x", ttl=LONG).acquire(blocking=False) is None
+
+
+def timed_out_wait(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with other.lock("x", ttl=LONG):
+        assert locks.lock("x", ttl=LONG).acquire(timeout=0.002) is None
+
+
+def handed_over(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    """Waits in line behind a holder that gives way as soon as somebody waits."""
+    holder = other.lock("x", ttl=LONG).acquire()
+    assert holder
+
+    def give_way() -> None:
+        while not any(info.waiters for info in other.inspect("x")) and not done.is_set():
+            done.wait(0.0005)
+        holder.release()
+
+    done = threading.Event()
+    thread = threading.Thread(target=give_way)
+    thread.start()
+    try:
+        with locks.lock("x", ttl=LONG):
+            pass
+    finally:
+        done.set()
+        thread.join()
+
+
+def entered_twice(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=LONG, reentrant=True)
+    with lock, lock:
+        pass
+
+
+def fixed_entered_twice(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=LONG, reentrant=True, renew=False)
+    with lock, lock:
+        pass
+
+
+def readers_and_permits(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with locks.rwlock("x", ttl=LONG).read(), locks.semaphore("y", 1, ttl=LONG):
+        pass
+
+
+def decorated(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    @locks.locked("x", ttl=LONG)
+    def work() -> None:
+        pass
+
+    work()
+
+
+WORKS: list[Work] = [
+    plain_with,
+    acquire_and_release,
+    lock_release,
+    busy_try,
+    timed_out_wait,
+    handed_over,
+    entered_twice,
+    fixed_entered_twice,
+    readers_and_permits,
+    decorated,
+]
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the n-th line event inside the package."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        self.where = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line" and not self.where:
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self
+
+    def __enter__(self) -> InterruptAt:
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        sys.settrace(None)
+
+
+stores = itertools.count()
+
+
+@pytest.fixture
+def clients() -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
+    url = f"memory://interrupt{next(stores)}"
+    with holdfast.connect(url) as locks, holdfast.connect(url) as other:
+        yield locks, other
+
+
+def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) -> None:
+    for name in ("x", "y"):
+        lease = other.lock(name, ttl=LONG).acquire(timeout=10)
+        assert lease, f"{name} is still taken after an interrupt at {where}: {other.inspect()}"
+        lease.release()
+    engine: Engine = locks._engine()
+    deadline = time.monotonic() + 10
+    while not engine.keeper.idle or engine.keeper._claims:
+        assert time.monotonic() < deadline, f"claims are remembered after {where}"
+        engine.keeper._wake.set()
+        time.sleep(0.0005)
+    assert other.inspect() == [], where
+
+
+@pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+@pytest.mark.filterwarnings("ignore:a lease of .* was dropped:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_interrupt_at_every_line(
+    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
+) -> None:
+    for n in itertools.count(1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with InterruptAt(n) as interrupt:
+                try:
+                    work(*clients)
+                except KeyboardInterrupt:
+                    pass
+            if n % 50 == 0:
+                gc.collect()
+        nothing_is_left(*clients, interrupt.where)
+        if not interrupt.where:
+            assert n > 30, "the tracer saw too little"
+            return
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+def test_interrupt_at_every_line_with_a_lock_that_lives_on(
+    clients: tuple[holdfast.Locks, holdfast.Locks],
+) -> None:
+    """The lock object survives the interrupt, so no finaliser helps. One place is beyond any
+    Python code: the entry of `__exit__` itself, before its first statement; there the lock object
+    still has the lease, and `release()` gives it back."""
+    locks, other = clients
+    lock = locks.lock("x", ttl=LONG)
+    source, first = type(lock).__exit__.__code__, 0
+    first = source.co_firstlineno
+    beyond = 0
+    for n in itertools.count(1):
+        with InterruptAt(n) as interrupt:
+            try:
+                with lock:
+                    pass
+            except KeyboardInterrupt:
+                pass
+        if lock._entered:
+            beyond += 1
+            line = int(interrupt.where.rpartition(":")[2])
+            assert first <= line <= first + 8, interrupt.where
+            assert lock.release()
+            lock._entered.clear()
+        nothing_is_left(locks, other, interrupt.where)
+        if not interrupt.where:
+            break
+    assert beyond <= 2
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+@pytest.mark.filterwarnings("ignore")
+def test_real_signals_at_random_moments(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
+    """The same with a real timer signal, which strikes between bytecodes, not only lines."""
+    locks, other = clients
+
+    def strike(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    struck = 0
+    rng = random.Random(4711)
+    deadline = time.monotonic() + 3.0
+    try:
+        while time.monotonic() < deadline:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 3e-4))
+                for work in (plain_with, lock_release, timed_out_wait):
+                    work(locks, other)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                struck += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    gc.collect()
+    nothing_is_left(locks, other, f"{struck} signals")
+    assert struck > 50

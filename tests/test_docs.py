@@ -1,0 +1,340 @@
+"""The documentation is complete and true: every public name, method, option, error and flag is in
+docs/reference with its default, every Python block runs, every link leads somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+import holdfast.testing
+from holdfast import aio, errors, sync
+from holdfast.cli import parser
+from holdfast.client import CLIENT_OPTIONS
+from holdfast.core.options import LockOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+REFERENCE = ROOT / "docs" / "reference"
+API = (REFERENCE / "api.md").read_text()
+OPTIONS = (REFERENCE / "options.md").read_text()
+CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
+INTERNAL = {"drop", "weakly"}
+"""Attributes between a lease and its lock object that are not for users."""
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code_spans(text: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)))
+
+
+def section(text: str, heading: str) -> str:
+    """From the heading that is this code span to the next heading of the same level or above."""
+    found = re.search(rf"^(#+) .*`{re.escape(heading)}`.*\n((?:(?!^#{{1,2}} ).*\n?)*)", text, re.M)
+    assert found is not None, f"no heading for `{heading}`"
+    return found[2]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The table rows of a text: first cell without backticks -> all cells."""
+    table: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            cells = [
+                cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]
+            ]
+            table[cells[0].strip("`")] = cells
+    return table
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def public_names() -> Iterator[tuple[str, str]]:
+    modules: list[ModuleType] = [holdfast, aio, holdfast.testing]
+    for module in modules:
+        for name in module.__all__:
+            yield module.__name__, name
+
+
+@pytest.mark.parametrize(("module", "name"), list(public_names()))
+def test_every_public_name_is_in_the_reference(module: str, name: str) -> None:
+    spans = code_spans("\n".join(page.read_text() for page in REFERENCE.glob("*.md")))
+    wanted = re.compile(rf"(^|\.){name}($|\()")
+    assert any(wanted.search(span) for span in spans), f"{module}.{name}"
+
+
+def signature_of(name: str, function: Any) -> str:
+    """As the reference writes it: names and defaults, no annotations."""
+    words: list[str] = []
+    keyword_only = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            words.append("*")
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(stars + parameter.name + default.replace("'", '"'))
+    return f"{name}({', '.join(words)})"
+
+
+class Member(NamedTuple):
+    owner: str
+    name: str
+    written: str  # as the reference must have it
+    awaited: bool
+
+
+def members(module: ModuleType) -> list[Member]:
+    found: list[Member] = []
+    for owner in CLASSES:
+        cls = getattr(module, owner)
+        if owner == "RWLock":  # its methods are made by its client
+            found += [Member(owner, name, f"{name}()", False) for name in ("read", "write")]
+        for name in dir(cls):
+            if name.startswith("_") or name in INTERNAL:
+                continue
+            member = inspect.getattr_static(cls, name)
+            if isinstance(member, property):
+                found.append(Member(owner, name, name, False))
+            elif callable(member):
+                awaited = inspect.iscoroutinefunction(member)
+                found.append(Member(owner, name, signature_of(name, member), awaited))
+    return found
+
+
+@pytest.mark.parametrize("owner", CLASSES)
+def test_every_method_is_in_the_reference_with_its_defaults(owner: str) -> None:
+    """Its row gives the signature, and says `await` exactly where asyncio needs it."""
+    table = rows(section(API, owner))
+    blocking = {m.written for m in members(sync) if m.owner == owner}
+    tasks = {m.written: m.awaited for m in members(aio) if m.owner == owner}
+    assert blocking == set(tasks), "the two skins differ"
+    assert set(table) == blocking
+    for written, awaited in tasks.items():
+        assert (table[written][1] == "`await`") is awaited, written
+
+
+@pytest.mark.parametrize("module", [holdfast, aio])
+def test_connect_is_in_the_reference(module: ModuleType) -> None:
+    written = f"{module.__name__}.{signature_of('connect', module.connect)}"
+    assert written in code_spans(API)
+
+
+def test_the_method_check_can_fail() -> None:
+    def acquire(self: object, blocking: bool = True, *, wait: float = 1.0) -> None: ...
+
+    assert signature_of("acquire", acquire) == "acquire(blocking=True, *, wait=1.0)"
+    assert rows('| `a(b="x")` | `await` | c \\| d |\n') == {
+        'a(b="x")': ['`a(b="x")`', "`await`", "c | d"]
+    }
+    with pytest.raises(AssertionError):
+        section("## `Other`\n", "Lease")
+    assert section("## `A`\nx\n## `B`\ny\n", "A") == "x\n"
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def defaults() -> dict[str, Any]:
+    """What a lock really does when nothing is said."""
+    want = aio.connect("memory://docs").lock("x")._want
+    return {
+        "ttl": want.ttl,
+        "renew": want.renew_every == want.ttl / 3,
+        "timeout": want.timeout,
+        "fair": want.fair,
+        "reentrant": want.reentrant,
+        "metadata": {key: value for key, value in want.info.items() if key not in ("host", "pid")},
+        "on_lost": want.on_lost,
+        "cancel_on_lost": aio.connect("memory://docs").lock("x")._cancel_on_lost,
+    }
+
+
+def test_every_lock_option_is_documented_with_its_real_default() -> None:
+    real = defaults()
+    declared = set(LockOptions.__annotations__) | set(aio.AioLockOptions.__annotations__)
+    assert set(real) == declared, "test_docs does not know how to find this option's default"
+    table = rows(section(OPTIONS, "lock"))
+    assert set(table) == declared
+    for option, value in real.items():
+        assert ast.literal_eval(table[option][1].strip("`")) == value, option
+
+
+def test_every_client_option_is_documented_with_its_default() -> None:
+    table = rows(section(OPTIONS, "connect"))
+    assert set(table) == {option.name for option in CLIENT_OPTIONS}
+    for option in CLIENT_OPTIONS:
+        assert ast.literal_eval(table[option.name][1].strip("`")) == option.default
+
+
+def test_the_options_of_a_semaphore_are_documented() -> None:
+    parameters = set(inspect.signature(holdfast.Locks.semaphore).parameters)
+    assert set(rows(section(OPTIONS, "semaphore"))) == parameters - {"self", "name", "options"}
+
+
+# -- errors and the command line -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_documented_with_what_it_also_is(name: str) -> None:
+    table = rows((REFERENCE / "errors.md").read_text())
+    bases = [base.__name__ for base in getattr(errors, name).__bases__]
+    assert re.findall(r"`(\w+)`", table[name][1]) == bases
+
+
+def grammar(top: argparse.ArgumentParser) -> Iterator[str]:
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield name
+                yield from grammar(command)
+        else:
+            yield from action.option_strings
+            if not action.option_strings:
+                yield str(action.metavar or action.dest)
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    page = (REFERENCE / "cli.md").read_text()
+    words = {word for span in code_spans(page) for word in span.replace(",", " ").split()}
+    said = set(grammar(parser()))
+    assert {"demo", "--version"} <= said
+    assert said <= words
+
+
+def test_exit_statuses_are_the_same_in_help_and_reference() -> None:
+    page = (REFERENCE / "cli.md").read_text()
+    table = set(rows(page))
+    documented = {number for cell in table if cell.isdigit() for number in [cell]}
+    helped = set(re.findall(r"\b(\d+)\b", (parser().epilog or "").partition("exit status:")[2]))
+    assert documented == helped
+
+
+# -- what pages say can be done --------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int
+    code: str
+    excuse: str | None  # why it is not run
+
+
+def blocks() -> list[Block]:
+    found: list[Block] = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in re.finditer(
+            r"(?:^<!-- not run: (?P<excuse>.+?) -->\n+)?^```python\n(?P<code>.*?)^```",
+            text,
+            re.M | re.S,
+        ):
+            line = text.count("\n", 0, match.start("code")) + 1
+            found.append(Block(page, line, match["code"], match["excuse"]))
+    return found
+
+
+BLOCKS = blocks()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(b, id=f"{named(b.page)}:{b.line}") for b in BLOCKS if b.excuse is None],
+)
+def test_every_python_block_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block.code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert ran.returncode == 0, f"{named(block.page)}:{block.line}\n{ran.stdout}{ran.stderr}"
+    assert "Exception ignored" not in ran.stderr
+
+
+def test_the_readme_excuses_nothing() -> None:
+    readme = [block for block in BLOCKS if block.page.name == "README.md"]
+    assert readme
+    assert [block.excuse for block in readme if block.page.parent == ROOT and block.excuse] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.M):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{named(page)}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{named(page)}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    text = page.read_text()
+    named_targets = set(re.findall(r"(?:^|`|\$ )make ([a-z-]+)", text, re.M))
+    assert named_targets <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src/holdfast/testing").rglob("*.py")]
+    defined = set(re.findall(r"def (test_\w+)", "\n".join(map(Path.read_text, sources))))
+    if page.name != "requirements.md":  # generated from the tests themselves
+        spans = code_spans(page.read_text())
+        assert {span for span in spans if re.fullmatch(r"test_[a-z_]+", span)} <= defined
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    """docs/README.md leads to every page under docs."""
+    index = ROOT / "docs" / "README.md"
+    linked = {
+        (index.parent / link.partition("#")[0]).resolve()
+        for link in re.findall(r"\]\(([^)\s]+)\)", index.read_text())
+    }
+    pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}
+    assert {named(page) for page in pages - linked} == set()
+
+
+def test_the_requirements_table_is_up_to_date() -> None:
+    ran = subprocess.run(
+        [sys.executable, "scripts/requirements_map.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,106 @@
+"""What type checkers must say about the blocking API. Only read, by `tests/test_typing.py`."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import holdfast
+from holdfast import (
+    AcquireTimeout,
+    Capabilities,
+    Lease,
+    LeaseLost,
+    Lock,
+    LockInfo,
+    LockOptions,
+    Locks,
+    Mode,
+    Permit,
+    RWLock,
+    Semaphore,
+)
+
+locks = holdfast.connect("memory://", request_timeout=2.0, label="typing")
+assert_type(locks, Locks)
+assert_type(locks.capabilities, Capabilities)
+
+
+def told(loss: LeaseLost) -> None:
+    assert_type(loss.name, str)
+    assert_type(loss.reason, str)
+    assert_type(loss.fence, int | None)
+
+
+lock = locks.lock(
+    "a",
+    ttl=30,
+    renew=10.0,
+    timeout=-1,
+    fair=False,
+    reentrant=True,
+    metadata={"job": "nightly"},
+    on_lost=told,
+)
+assert_type(lock, Lock)
+assert_type(lock.name, str)
+assert_type(lock.locked(), bool)
+assert_type(lock.acquire(), Lease | None)
+assert_type(lock.acquire(False), Lease | None)
+assert_type(lock.acquire(blocking=True, timeout=5), Lease | None)
+assert_type(lock.release(), bool)
+
+with lock as lease:
+    assert_type(lease, Lease)
+    assert_type(lease.fence, int)
+    assert_type(lease.name, str)
+    assert_type(lease.mode, Mode)
+    assert_type(lease.held, bool)
+    assert_type(lease.uncertain, bool)
+    assert_type(lease.remaining(), float)
+    assert_type(lease.lost.wait(1.0), bool)
+    assert_type(lease.lost.is_set(), bool)
+    assert_type(lease.renew(), float)
+    assert_type(lease.check(), None)
+    assert_type(lease.detach(), None)
+    assert_type(lease.release(), bool)
+    lease.on_lost(told)
+    lease.on_lost(lambda loss: print(loss.reason))
+
+if tried := lock.acquire(blocking=False):
+    with tried as same:
+        assert_type(same, Lease)
+
+rwlock = locks.rwlock("b", ttl=5)
+assert_type(rwlock, RWLock)
+assert_type(rwlock.read(), Lock)
+with rwlock.write() as writer:
+    assert_type(writer, Lease)
+
+semaphore = locks.semaphore("c", 3, take=2, timeout=1)
+assert_type(semaphore, Semaphore)
+assert_type(semaphore.acquire(), Permit | None)
+with semaphore as permit:
+    assert_type(permit, Permit)
+    assert_type(permit.fence, int | None)
+
+
+@locks.locked("report:{user}", ttl=5)
+def report(user: int, *, year: int = 2026) -> str:
+    return f"{user} {year}"
+
+
+assert_type(report(1, year=2025), str)
+
+options: LockOptions = {"ttl": 5, "renew": False}
+assert_type(locks.lock("d", **options), Lock)
+
+assert_type(locks.inspect("a"), list[LockInfo])
+assert_type(locks.evict("a"), int)
+assert_type(locks.close(), None)
+with holdfast.connect("memory://") as client:
+    assert_type(client, Locks)
+
+try:
+    pass
+except AcquireTimeout as busy:
+    also: TimeoutError = busy
