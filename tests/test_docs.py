@@ -153,16 +153,19 @@ def test_the_method_check_can_fail() -> None:
 
 def defaults() -> dict[str, Any]:
     """What a lock really does when nothing is said."""
-    want = aio.connect("memory://docs").lock("x")._want
+    lock = aio.connect("memory://docs").lock("x")
+    want = lock._want
+    with sync.connect("memory://docs-metadata") as locks, locks.lock("x"):
+        info = dict(locks.inspect("x")[0].holders[0].info)
     return {
         "ttl": want.ttl,
         "renew": want.renew_every == want.ttl / 3,
         "timeout": want.timeout,
         "fair": want.fair,
         "reentrant": want.reentrant,
-        "metadata": {key: value for key, value in want.info.items() if key not in ("host", "pid")},
+        "metadata": {key: value for key, value in info.items() if key not in ("host", "pid")},
         "on_lost": want.on_lost,
-        "cancel_on_lost": aio.connect("memory://docs").lock("x")._cancel_on_lost,
+        "cancel_on_lost": lock._cancel_on_lost,
     }
 
 

@@ -12,14 +12,17 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.guard import Exit
 from holdfast.core.handle import Handle, Keyring, deadline_after, refused, token_of
-from holdfast.core.options import LockOptions, Want, checked_timeout
+from holdfast.core.names import checked_name, checked_prefix
+from holdfast.core.options import LockOptions, Want, check_known, checked_timeout
 from holdfast.core.template import namer
 from holdfast.errors import LeaseLost, Misconfigured
+from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
 from holdfast.types import Busy, LockInfo, Mode
 
@@ -71,7 +74,8 @@ class LostEvent:
         """True when the lease is lost; False when it was released, or time ran out."""
         engine = self._lease._engine
         deadline = deadline_after(engine, timeout)
-        return await engine.until_ended(self._lease._hold, deadline)
+        lease = self._lease
+        return await engine.until_ended(lease._hold, lambda: lease._done, deadline)
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -80,7 +84,8 @@ class LostEvent:
 class BaseLease(Handle):
     """What you hold."""
 
-    __slots__ = ()
+    __slots__ = ("_body",)
+    _body: _Body
 
     @property
     def lost(self) -> LostEvent:
@@ -179,11 +184,11 @@ class _Acquirable(Keyring[L]):
 
     _lease: type[L]
 
+    _client: Locks
+
     def __init__(self, client: Locks, want: Want, cancel_on_lost: bool) -> None:
-        super().__init__(want)
-        self._client = client
+        super().__init__(client, want)
         self._cancel_on_lost = cancel_on_lost
-        self._bodies: dict[L, _Body] = {}
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
         """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
@@ -194,11 +199,10 @@ class _Acquirable(Keyring[L]):
                 raise Misconfigured("a try that does not block cannot have a timeout")
         elif blocking:
             timeout = self._want.timeout
-        return await self._take(-1.0 if timeout is None else timeout, blocking, self._leases)
+        return await self._take(-1.0 if timeout is None else timeout, blocking, entering=False)
 
-    async def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | None:
+    async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises."""
-        entering = keep is self._entered
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
@@ -208,7 +212,7 @@ class _Acquirable(Keyring[L]):
                     raise refused(self._want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
-            keep[lease] = engine.port.context()
+            self._keep(lease, entering)
             return lease
         except BaseException:
             acquisition.abandon()
@@ -217,36 +221,43 @@ class _Acquirable(Keyring[L]):
 
     async def release(self) -> bool:
         """Release the calling task's newest lease of this lock object, else `NotHeld`."""
-        return await self._newest(self._client._current.port.context()).release()
+        return await self._newest().release()
 
     async def locked(self) -> bool:
         """Whether anybody, anywhere, holds this name now. Old news when you read it."""
         return any(info.holders for info in await self._client._inspect(self.name, exact=True))
 
     async def __aenter__(self) -> L:
-        taken = await self._take(self._want.timeout, True, self._entered)
-        assert taken is not None  # it raised instead
+        lease = await self._take(self._want.timeout, True, entering=True)
+        assert lease is not None  # it raised instead
         if self._cancel_on_lost:
-            body = self._bodies[taken] = _Body()
-            taken.on_lost(body.lost)
-        return taken
+            lease._body = _Body()
+            lease.on_lost(lease._body.lost)
+        return lease
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lease = self._leaving(self._client._current.port.context())
-        del self._entered[lease]
-        body = self._bodies.pop(lease, None)
+    async def _exit(self, lease: L, *exc_info: Any) -> None:
+        kind, error, _ = exc_info
+        body: _Body | None = getattr(lease, "_body", None)
         try:
             cancelled = body is not None and await body.leave(kind)
-        finally:
-            # Also when we are cancelled here: release() hands over what it cannot finish.
-            await lease.__aexit__(kind, error, trace)
+        except BaseException:  # somebody outside cancels us, and wins
+            await lease.release()
+            raise
+        await lease.__aexit__(*exc_info)
         if cancelled:
             raise lease._hold.loss() from error
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit()
 
 
 class Lock(_Acquirable[Lease]):
@@ -264,11 +275,19 @@ class Semaphore(_Acquirable[Permit]):
 class RWLock:
     """Many readers or one writer."""
 
-    def __init__(self, reader: Callable[[], Lock], writer: Callable[[], Lock]) -> None:
-        self.read = reader
+    def __init__(self, client: Locks, shared: Want, exclusive: Want, cancel: bool) -> None:
+        self._client = client
+        self._shared = shared
+        self._exclusive = exclusive
+        self._cancel_on_lost = cancel
+
+    def read(self) -> Lock:
         """`async with rw.read():` shares with other readers."""
-        self.write = writer
+        return Lock(self._client, self._shared, self._cancel_on_lost)
+
+    def write(self) -> Lock:
         """`async with rw.write():` excludes everybody."""
+        return Lock(self._client, self._exclusive, self._cancel_on_lost)
 
 
 class Locks(Client):
@@ -276,24 +295,25 @@ class Locks(Client):
 
     def lock(self, name: str, **options: Unpack[AioLockOptions]) -> Lock:
         """A lock with this name; nothing is asked of the store until it is acquired."""
-        cancel = options.pop("cancel_on_lost", True)
-        return Lock(self, self._want(name, Mode.EXCLUSIVE, options), cancel)
+        return Lock(self, *self._wish(name, Mode.EXCLUSIVE, options))
 
     def rwlock(self, name: str, **options: Unpack[AioLockOptions]) -> RWLock:
         """A read-write lock: `.read()` and `.write()` each give a `Lock`."""
-        cancel = options.pop("cancel_on_lost", True)
-        shared = self._want(name, Mode.SHARED, options)
-        exclusive = self._want(name, Mode.EXCLUSIVE, options)
-        return RWLock(lambda: Lock(self, shared, cancel), lambda: Lock(self, exclusive, cancel))
+        shared, _ = self._wish(name, Mode.SHARED, options)
+        return RWLock(self, shared, *self._wish(name, Mode.EXCLUSIVE, options))
 
     def semaphore(
         self, name: str, permits: int, *, take: int = 1, **options: Unpack[AioLockOptions]
     ) -> Semaphore:
         """At most `permits` permits are held at once; each acquire takes `take` of them."""
-        cancel = options.pop("cancel_on_lost", True)
-        return Semaphore(
-            self, self._want(name, Mode.PERMITS, options, permits=take, limit=permits), cancel
-        )
+        return Semaphore(self, *self._wish(name, Mode.PERMITS, options, take, permits))
+
+    def _wish(
+        self, name: str, mode: Mode, options: AioLockOptions, permits: int = 1, limit: int = 1
+    ) -> tuple[Want, bool]:
+        check_known(options, AioLockOptions)
+        cancel = options.get("cancel_on_lost", True)
+        return self._want(name, mode, options, permits, limit), cancel
 
     def locked(
         self, template: str, **options: Unpack[AioLockOptions]
@@ -302,6 +322,11 @@ class Locks(Client):
         `@locks.locked("report:{user_id}")`."""
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            if inspect.isasyncgenfunction(function):
+                raise Misconfigured(
+                    f"{function.__qualname__} is an async generator: its body would run after the "
+                    "lock was released. Use `async with locks.lock(...)` inside it"
+                )
             if not inspect.iscoroutinefunction(function):
                 raise Misconfigured(
                     f"{function.__qualname__} is not a coroutine function: decorate it with "
@@ -325,12 +350,13 @@ class Locks(Client):
     async def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
         engine = self._engine()
         deadline = engine.port.now() + engine.request_timeout
-        return await engine.backend.inspect(prefix, exact, deadline)
+        return await engine.backend.inspect(checked_prefix(prefix), exact, deadline)
 
     async def evict(self, name: str) -> int:
         """The operator's force-release: end all holders of a name; how many there were. They learn
         of it at their next renewal."""
         engine = self._engine()
+        name = checked_name(name)
         return await engine.backend.evict(name, engine.port.now() + engine.request_timeout)
 
     def _engine(self) -> Engine:
@@ -341,7 +367,7 @@ class Locks(Client):
 
     async def close(self) -> None:
         """Give back everything still held (its holders are told that it is lost), and stop."""
-        if self._current.port.incarnation() == self._incarnation:
+        if self._current.incarnation == clock.incarnation():
             await self._current.close(PATIENCE)
 
     async def __aenter__(self) -> Locks:

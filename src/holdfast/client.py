@@ -16,9 +16,11 @@ from holdfast.backends import find
 from holdfast.backends.url import Option, parse
 from holdfast.core.acquire import Engine
 from holdfast.core.backend import Backend
-from holdfast.core.options import LockOptions, Want, want
+from holdfast.core.names import checked_metadata
+from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
 from holdfast.errors import Closed, Misconfigured, Unsupported
+from holdfast.ports import clock
 from holdfast.types import Capabilities, Mode
 
 __all__ = ["CLIENT_OPTIONS", "Client"]
@@ -48,51 +50,51 @@ class Client:
         self._url = parse(text)
         factory = find(self._url.scheme)
         values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
-        self._timeout = float(values["request_timeout"])
-        if not 0 < self._timeout < 86400:
-            raise Misconfigured(f"request_timeout={self._timeout:g}: seconds, more than 0")
-        self._label = str(values["label"])
-        self._info: dict[str, str] = {}
+        self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")
+        if self._timeout > 86400:
+            raise Misconfigured(f"request_timeout={self._timeout:g}: a day at most")
+        self._label = values["label"]
+        checked_metadata({"label": self._label})
         self._make_port = port
         self._make_backend: Callable[[], Backend] = lambda: factory.from_url(self._url)
         self._current = self._make_engine()
 
     def _make_engine(self) -> Engine:
-        self._info = {"host": socket.gethostname(), "pid": str(os.getpid())}
+        identity = {"host": socket.gethostname(), "pid": str(os.getpid())}
         if self._label:
-            self._info["label"] = self._label
-        port = self._make_port()
-        self._incarnation = port.incarnation()
-        return Engine(port, self._make_backend(), self._timeout)
+            identity["label"] = self._label
+        return Engine(self._make_port(), self._make_backend(), self._timeout, identity)
 
     def _engine(self) -> Engine:
         """The engine of this process, for something that is about to ask the store."""
         engine = self._current
-        if engine.port.incarnation() != self._incarnation:
-            if not engine.backend.capabilities.cross_process:
-                raise Unsupported(
-                    f"{self._url} lives in the memory of one process, and this is a forked child "
-                    "of it: the two could not exclude one another. Use a store that both can "
-                    "reach, and connect() in the child"
-                )
-            closed = engine.closed
-            engine = self._current = self._make_engine()
-            engine.closed = closed
+        if engine.incarnation != clock.incarnation():
+            engine = self._after_fork(engine)
         if engine.closed:
             raise Closed(f"this client of {self._url} was closed; make a new one with connect()")
         return engine
+
+    def _after_fork(self, parents: Engine) -> Engine:
+        if not parents.backend.capabilities.cross_process:
+            raise Unsupported(
+                f"{self._url} lives in the memory of one process, and this is a forked child of "
+                "it: the two could not exclude one another. Use a store that both can reach, and "
+                "connect() in the child"
+            )
+        with clock.first_use_after_fork():
+            if self._current is parents:
+                engine = self._make_engine()
+                engine.closed = parents.closed
+                self._current = engine
+            return self._current
 
     @property
     def capabilities(self) -> Capabilities:
         """What the backend promises, and what it cannot."""
         return self._current.backend.capabilities
 
-    def _want(
-        self, name: str, mode: Mode, options: LockOptions, *, permits: int = 1, limit: int = 1
-    ) -> Want:
-        return want(
-            name, mode, options, self.capabilities, self._info, permits=permits, limit=limit
-        )
+    def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
+        return want(name, mode, options, self.capabilities, permits=permits, limit=limit)
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self._url}>"

@@ -11,14 +11,17 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
 from holdfast.core.acquire import Acquisition
+from holdfast.core.guard import Exit
 from holdfast.core.handle import Handle, Keyring, deadline_after, refused, token_of
-from holdfast.core.options import LockOptions, Want, checked_timeout
+from holdfast.core.names import checked_name, checked_prefix
+from holdfast.core.options import LockOptions, Want, check_known, checked_timeout
 from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
+from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Busy, LockInfo, Mode
 
@@ -53,7 +56,8 @@ class LostEvent:
         """True when the lease is lost; False when it was released, or time ran out."""
         engine = self._lease._engine
         deadline = deadline_after(engine, timeout)
-        return drive(engine.until_ended(self._lease._hold, deadline))
+        lease = self._lease
+        return drive(engine.until_ended(lease._hold, lambda: lease._done, deadline))
 
     def __bool__(self) -> bool:
         return self.is_set()
@@ -126,10 +130,7 @@ class _Acquirable(Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
     _lease: type[L]
-
-    def __init__(self, client: Locks, want: Want) -> None:
-        super().__init__(want)
-        self._client = client
+    _client: Locks
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
         """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
@@ -140,15 +141,14 @@ class _Acquirable(Keyring[L]):
                 raise Misconfigured("a try that does not block cannot have a timeout")
         elif blocking:
             timeout = self._want.timeout
-        return self._take(-1.0 if timeout is None else timeout, blocking, self._leases)
+        return self._take(-1.0 if timeout is None else timeout, blocking, entering=False)
 
-    def _take(self, timeout: float, blocking: bool, keep: dict[L, object]) -> L | None:
+    def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises.
 
         Callers return this result as it is: a line after this call would be one at which Ctrl-C
         finds a lease that is neither in here nor yet in the caller's hands.
         """
-        entering = keep is self._entered
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
@@ -158,7 +158,7 @@ class _Acquirable(Keyring[L]):
                     raise refused(self._want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
-            keep[lease] = engine.port.context()
+            self._keep(lease, entering)
             return lease
         except BaseException:
             acquisition.abandon()
@@ -167,32 +167,29 @@ class _Acquirable(Keyring[L]):
 
     def release(self) -> bool:
         """Release the calling thread's newest lease of this lock object, else `NotHeld`."""
-        return self._newest(self._client._current.port.context()).release()
+        return self._newest().release()
 
     def locked(self) -> bool:
         """Whether anybody, anywhere, holds this name now. Old news when you read it."""
         return any(info.holders for info in self._client._inspect(self.name, exact=True))
 
     def __enter__(self) -> L:
-        return self._take(self._want.timeout, True, self._entered)  # type: ignore[return-value]
+        return self._take(self._want.timeout, True, entering=True)  # type: ignore[return-value]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lease: L | None = None
-        try:
-            lease = self._leaving(self._client._current.port.context())
-            lease.__exit__(kind, error, trace)
-        except BaseException:
-            if lease is None:
-                lease = self._leaving(self._client._current.port.context())
-            lease._abandon()
-            raise
-        finally:
-            self._entered.pop(lease, None)  # type: ignore[arg-type]
+    def _exit(self, lease: L, *exc_info: Any) -> None:
+        lease.__exit__(*exc_info)
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit()
 
 
 class Lock(_Acquirable[Lease]):
@@ -210,11 +207,18 @@ class Semaphore(_Acquirable[Permit]):
 class RWLock:
     """Many readers or one writer."""
 
-    def __init__(self, reader: Callable[[], Lock], writer: Callable[[], Lock]) -> None:
-        self.read = reader
+    def __init__(self, client: Locks, shared: Want, exclusive: Want) -> None:
+        self._client = client
+        self._shared = shared
+        self._exclusive = exclusive
+
+    def read(self) -> Lock:
         """`with rw.read():` shares with other readers."""
-        self.write = writer
+        return Lock(self._client, self._shared)
+
+    def write(self) -> Lock:
         """`with rw.write():` excludes everybody."""
+        return Lock(self._client, self._exclusive)
 
 
 class Locks(Client):
@@ -222,19 +226,24 @@ class Locks(Client):
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
         """A lock with this name; nothing is asked of the store until it is acquired."""
-        return Lock(self, self._want(name, Mode.EXCLUSIVE, options))
+        return Lock(self, self._wish(name, Mode.EXCLUSIVE, options))
 
     def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
         """A read-write lock: `.read()` and `.write()` each give a `Lock`."""
-        shared = self._want(name, Mode.SHARED, options)
-        exclusive = self._want(name, Mode.EXCLUSIVE, options)
-        return RWLock(lambda: Lock(self, shared), lambda: Lock(self, exclusive))
+        shared = self._wish(name, Mode.SHARED, options)
+        return RWLock(self, shared, self._wish(name, Mode.EXCLUSIVE, options))
 
     def semaphore(
         self, name: str, permits: int, *, take: int = 1, **options: Unpack[LockOptions]
     ) -> Semaphore:
         """At most `permits` permits are held at once; each acquire takes `take` of them."""
-        return Semaphore(self, self._want(name, Mode.PERMITS, options, permits=take, limit=permits))
+        return Semaphore(self, self._wish(name, Mode.PERMITS, options, take, permits))
+
+    def _wish(
+        self, name: str, mode: Mode, options: LockOptions, permits: int = 1, limit: int = 1
+    ) -> Want:
+        check_known(options, LockOptions)
+        return self._want(name, mode, options, permits, limit)
 
     def locked(
         self, template: str, **options: Unpack[LockOptions]
@@ -243,12 +252,12 @@ class Locks(Client):
         `@locks.locked("report:{user_id}")`."""
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            if inspect.iscoroutinefunction(function):
                 raise Misconfigured(
                     f"{function.__qualname__} is a coroutine function: decorate it with "
                     "`locked` of a client from holdfast.aio.connect()"
                 )
-            if inspect.isgeneratorfunction(function):
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 raise Misconfigured(
                     f"{function.__qualname__} is a generator: its body would run after the lock "
                     "was released. Use `with locks.lock(...)` inside it"
@@ -271,17 +280,18 @@ class Locks(Client):
     def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
         engine = self._engine()
         deadline = engine.port.now() + engine.request_timeout
-        return drive(engine.backend.inspect(prefix, exact, deadline))
+        return drive(engine.backend.inspect(checked_prefix(prefix), exact, deadline))
 
     def evict(self, name: str) -> int:
         """The operator's force-release: end all holders of a name; how many there were. They learn
         of it at their next renewal."""
         engine = self._engine()
+        name = checked_name(name)
         return drive(engine.backend.evict(name, engine.port.now() + engine.request_timeout))
 
     def close(self) -> None:
         """Give back everything still held (its holders are told that it is lost), and stop."""
-        if self._current.port.incarnation() == self._incarnation:
+        if self._current.incarnation == clock.incarnation():
             drive(self._current.close(PATIENCE))
 
     def __enter__(self) -> Locks:

@@ -33,6 +33,7 @@ class Record:
     released: float = math.inf  # release was called
     lost: float = math.inf
     crashed: float = math.inf
+    deadline: float = math.inf  # after which it leaves the line
     gave_up: float = math.inf  # busy, unavailable or cancelled before it held
     reentry: bool = False
     hold: Hold | None = None
@@ -127,5 +128,5 @@ def overtakes(records: list[Record]) -> list[str]:
         and late.mode is Mode.EXCLUSIVE
         and not late.reentry
         and early.acked < late.started
-        and late.acquired < min(early.acquired, early.gave_up)
+        and late.acquired < min(early.acquired, early.gave_up, early.deadline)
     ]

@@ -151,7 +151,7 @@ class Scenario:
     def client(self, name: str) -> Client:
         host = Host(self.world, name)
         backend = Watched(self.store, WorldLink(host), self.by_owner)
-        client = Client(host, Engine(WorldPort(host), backend, REQUEST_TIMEOUT), backend)
+        client = Client(host, Engine(WorldPort(host), backend, REQUEST_TIMEOUT, {}), backend)
         for n in range(self.plan.workers):
             who = f"{name}w{n}"
             client.fibers.append(self.world.spawn(host, self.work(client, who), who))
@@ -177,7 +177,7 @@ class Scenario:
             "fair": plan.fair,
             "reentrant": plan.reentrant and mode is not Mode.PERMITS,
         }
-        return want(name, mode, options, client.backend.capabilities, {}, limit=plan.limit)
+        return want(name, mode, options, client.backend.capabilities, limit=plan.limit)
 
     async def hold_once(
         self, client: Client, who: str, wish: Want, timeout: float, depth: int
@@ -188,6 +188,8 @@ class Scenario:
         record = Record(
             who, wish.name, wish.mode, wish.permits, wish.limit, wish.fair, blocking, world.time
         )
+        if timeout >= 0:
+            record.deadline = world.time + timeout
         self.report.records.append(record)
         acquisition = Acquisition(engine, wish)
         self.by_owner[acquisition.claim.owner] = record
@@ -204,7 +206,7 @@ class Scenario:
             raise
         record.hold, record.acquired = hold, world.time
         record.reentry = acquisition.entered is not None
-        hold.callbacks = [*(hold.callbacks or ()), lambda _: self.lost(record)]
+        hold.listen(acquisition, lambda _: self.lost(record))
         if hold.lost:
             self.lost(record)
         try:
@@ -216,7 +218,7 @@ class Scenario:
             try:
                 await engine.release(hold, acquisition)
             except BaseException:
-                engine.abandon(hold, acquisition)
+                engine.keeper.drop(hold, acquisition)
                 raise
         return not engine.closed
 

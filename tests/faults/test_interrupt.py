@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import linecache
 import pathlib
 import random
+import re
 import signal
 import sys
 import threading
@@ -24,6 +26,10 @@ import pytest
 
 import holdfast
 from holdfast.core.acquire import Engine
+
+# Leaving `with mutex:` is a line of its own to a tracer, before the mutex is released. CPython
+# delivers no signal there (the release is one call in C), so neither do we.
+MUTEX = re.compile(r"\s*with .*mutex")
 
 PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
 LONG = 1000.0
@@ -130,6 +136,8 @@ class InterruptAt:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         if event == "line" and not self.where:
+            if MUTEX.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
+                return self
             self.left -= 1
             if self.left == 0:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -144,6 +152,18 @@ class InterruptAt:
         sys.settrace(None)
 
 
+def interrupted(work: Callable[[], None], n: int) -> str:
+    """Run it with an interrupt at the n-th line; where that was, empty if it ended before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a coroutine may have been made and never started
+        with InterruptAt(n) as interrupt:
+            try:
+                work()
+            except KeyboardInterrupt:
+                pass
+    return interrupt.where
+
+
 stores = itertools.count()
 
 
@@ -155,6 +175,7 @@ def clients() -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
 
 
 def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) -> None:
+    locks._engine().keeper.rouse()  # or it would notice at its next look, within a second
     for name in ("x", "y"):
         lease = other.lock(name, ttl=LONG).acquire(timeout=10)
         assert lease, f"{name} is still taken after an interrupt at {where}: {other.inspect()}"
@@ -170,23 +191,13 @@ def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) ->
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
-@pytest.mark.filterwarnings("ignore:a lease of .* was dropped:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_interrupt_at_every_line(
     work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
 ) -> None:
     for n in itertools.count(1):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with InterruptAt(n) as interrupt:
-                try:
-                    work(*clients)
-                except KeyboardInterrupt:
-                    pass
-            if n % 50 == 0:
-                gc.collect()
-        nothing_is_left(*clients, interrupt.where)
-        if not interrupt.where:
+        where = interrupted(lambda: work(*clients), n)
+        nothing_is_left(*clients, where)
+        if not where:
             assert n > 30, "the tracer saw too little"
             return
 
@@ -195,31 +206,21 @@ def test_interrupt_at_every_line(
 def test_interrupt_at_every_line_with_a_lock_that_lives_on(
     clients: tuple[holdfast.Locks, holdfast.Locks],
 ) -> None:
-    """The lock object survives the interrupt, so no finaliser helps. One place is beyond any
-    Python code: the entry of `__exit__` itself, before its first statement; there the lock object
-    still has the lease, and `release()` gives it back."""
+    """The lock object survives the interrupt, so no finaliser of it helps; not even at the entry
+    of `__exit__`, before its first statement, where only the guard's death can be noticed."""
     locks, other = clients
     lock = locks.lock("x", ttl=LONG)
-    source, first = type(lock).__exit__.__code__, 0
-    first = source.co_firstlineno
-    beyond = 0
+
+    def work() -> None:
+        with lock:
+            pass
+
     for n in itertools.count(1):
-        with InterruptAt(n) as interrupt:
-            try:
-                with lock:
-                    pass
-            except KeyboardInterrupt:
-                pass
-        if lock._entered:
-            beyond += 1
-            line = int(interrupt.where.rpartition(":")[2])
-            assert first <= line <= first + 8, interrupt.where
-            assert lock.release()
-            lock._entered.clear()
-        nothing_is_left(locks, other, interrupt.where)
-        if not interrupt.where:
+        where = interrupted(work, n)
+        nothing_is_left(locks, other, where)
+        assert not any(lease.held for lease in lock._leases), where
+        if not where:
             break
-    assert beyond <= 2
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

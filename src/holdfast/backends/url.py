@@ -17,6 +17,8 @@ from holdfast.errors import Misconfigured
 
 __all__ = ["Option", "Url", "parse"]
 
+ENCODE = "Characters like / ? # @ : in a user name, password or path are written as %2F and so on"
+
 SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
 
@@ -57,7 +59,7 @@ class Url:
     password: str = field(default="", repr=False)
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
-    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
     def host(self) -> str:
@@ -108,6 +110,8 @@ def parse(text: str) -> Url:
         raise Misconfigured(
             f"{_shorn(text)!r} is not a URL; a store is named like memory:// or redis://host:6379/0"
         )
+    if "@" in rest.partition("/")[2] or "@" in rest.partition("?")[2]:
+        raise Misconfigured(f"the {scheme}:// URL has an @ after its host. {ENCODE}")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     login, _, hosts = authority.rpartition("@")
@@ -133,7 +137,8 @@ def _host(text: str, scheme: str) -> tuple[str, int | None]:
     else:
         host, _, port = text.partition(":")
     if port and not (port.isdigit() and 0 < int(port) < 65536):
-        raise Misconfigured(f"{port!r} is not a port, in the {scheme}:// URL for host {host!r}")
+        # Not shown: it may be half of a password.
+        raise Misconfigured(f"what follows a colon in the {scheme}:// URL is no port. {ENCODE}")
     return unquote(host), int(port) if port else None
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
-from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.hold import Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
-from holdfast.errors import Closed, LeaseLost, Unavailable
+from holdfast.errors import Closed, HoldfastError, LeaseLost, NotHeld, Unavailable
 from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed, Unknown
 
 __all__ = ["Acquisition", "Engine"]
@@ -40,11 +41,15 @@ class Engine:
     port: Port
     backend: Backend
     request_timeout: float
+    identity: Mapping[str, str]
+    """Who this client is, for operators: host, pid, label."""
     closed: bool = False
+    incarnation: int = field(init=False)
     keeper: Keeper = field(init=False)
     reentry: Reentry = field(init=False)
 
     def __post_init__(self) -> None:
+        self.incarnation = self.port.incarnation()
         self.keeper = Keeper(self.port, self.backend)
         self.reentry = Reentry()
         self.backend.open(self.port, self.keeper)
@@ -63,11 +68,17 @@ class Engine:
                 late = now - hold.until
                 self.keeper.lose(hold, f"its time ran out {late:.3f} s ago", gone=False)
 
+    def over(self, hold: Hold) -> HoldfastError:
+        """What to raise to somebody who relies on a hold that has ended."""
+        if hold.lost:
+            return hold.loss()
+        return NotHeld(f"the lease of {hold.claim.name!r} was released; acquire it again")
+
     async def renew(self, hold: Hold) -> None:
         """Extend now, by the caller's own request: one round trip, or an error."""
         self.check_deadline(hold)
         if hold.end:
-            raise hold.loss()
+            raise self.over(hold)
         sent = self.port.now()
         results = await self.backend.renew(
             [hold.grant], min(sent + self.request_timeout, hold.until)
@@ -77,37 +88,20 @@ class Engine:
                 hold.renewed(sent, until, self.port.random())
             case Lost(reason):
                 self.keeper.lose(hold, reason, gone=True)
-                raise hold.loss()
+                raise self.over(hold)
             case Unknown(reason):
                 self.check_deadline(hold)
-                if hold.lost:
-                    raise hold.loss()
+                if hold.end:
+                    raise self.over(hold)
                 raise Unavailable(
                     f"renewing {hold.claim.name!r} got no answer ({reason}); the lease is still "
                     f"trusted for {hold.until - self.port.now():.1f} s"
                 )
 
-    def _leave(self, hold: Hold, share: object) -> bool:
-        """Take one lease away from the hold; True if that ended it, and the store must be told.
-
-        A re-entry may race with the last release when a lease was passed to another thread: then
-        counting and ending are one step. Other holds have one lease, and `end` decides alone.
-        """
-        if hold.shares is None:
-            return self.keeper.end(hold, RELEASED)
-        with self.port.mutex():
-            return not hold.leave(share) and self.keeper.end(hold, RELEASED)
-
-    def abandon(self, hold: Hold, share: object) -> None:
-        """Give up one lease without waiting: it was dropped, or its release was interrupted."""
-        if hold.incarnation == self.port.incarnation():
-            self._leave(hold, share)
-            if hold.end == RELEASED:
-                self.reentry.forget(hold)
-                self.keeper.owe(hold.claim)
-
-    async def until_ended(self, hold: Hold, deadline: float | None) -> bool:
-        """Wait until the lease has ended or the deadline passed; True when it was lost."""
+    async def until_ended(
+        self, hold: Hold, over: Callable[[], bool], deadline: float | None
+    ) -> bool:
+        """Wait until the hold has ended, `over` says so, or the deadline passed; True when lost."""
         port = self.port
         if hold.incarnation != port.incarnation():
             return True
@@ -115,16 +109,15 @@ class Engine:
             if hold.ended is None:
                 hold.ended = port.event()
         ended = hold.ended
-        while not hold.end:
-            now = port.now()
-            if deadline is not None and now >= deadline:
-                break
-            # Not only until the event: its sender, the keeper, may have died (law 5).
-            await ended.wait(
-                min(hold.until, now + TICK, math.inf if deadline is None else deadline)
-            )
+        while True:
             self.check_deadline(hold)
-        return hold.lost
+            now = port.now()
+            if hold.end or over() or (deadline is not None and now >= deadline):
+                return hold.lost
+            # Not only until the event: its sender, the keeper, may have died (law 5).
+            ended.clear()
+            if not hold.end and not over():
+                await ended.wait(min(hold.until, now + TICK, deadline or math.inf))
 
     async def release(self, hold: Hold, share: object) -> bool:
         """Give up one lease on this hold; the last one frees the lock, in one round trip.
@@ -136,32 +129,30 @@ class Engine:
         if hold.incarnation != self.port.incarnation():
             return False  # law 8: a forked child releases nothing
         self.check_deadline(hold)
-        if not self._leave(hold, share):
+        if not self.keeper.leave(hold, share):
             return not hold.lost
-        self.reentry.forget(hold)
         claim = hold.claim
         deadline = self.port.now() + self.request_timeout
         try:
             result = await self.backend.release(hold.grant, claim.unanswered, deadline)
         except Unavailable as error:
             result = Unknown(str(error))
-        if isinstance(result, Released):
-            self.keeper.settle(claim)
-        elif isinstance(result, AlreadyLost):
-            self.keeper.settle(claim)
-            hold.end = result.reason
-            hold.announce(self.port)
-            return False
-        else:
+        if isinstance(result, Unknown):
             self.keeper.owe(claim)
-        return True
+        else:
+            self.keeper.settle(claim)
+            if isinstance(result, AlreadyLost):
+                hold.end = result.reason
+        hold.announce(self.port)
+        return not hold.lost
 
     async def close(self, patience: float) -> None:
-        if self.closed:
-            return
+        """Again after an interrupted or cancelled one: goes on where that stopped."""
         self.closed = True
-        await self.keeper.stop(self.port.now() + patience)
-        await self.backend.close()
+        try:
+            await self.keeper.stop(self.port.now() + patience)
+        finally:
+            await self.backend.close()
 
 
 class Acquisition:
@@ -176,13 +167,13 @@ class Acquisition:
     def __init__(self, engine: Engine, want: Want) -> None:
         self.engine = engine
         self.want = want
-        self.claim = want.claim(secrets.token_hex(16))
+        self.claim = want.claim(secrets.token_hex(16), engine.identity)
         self.entered: Hold | None = None  # the hold that was entered again instead
 
     def abandon(self) -> None:
         """Never blocks and may be called whatever happened, more than once."""
         if self.entered is not None:
-            self.engine.abandon(self.entered, self)
+            self.engine.keeper.drop(self.entered, self)
         self.engine.keeper.abandon(self.claim)
 
     def begin(self) -> None:
@@ -203,7 +194,7 @@ class Acquisition:
         port = engine.port
         self.begin()
         sent = port.now()
-        deadline = sent + timeout if timeout >= 0 else math.inf
+        deadline = sent + timeout if blocking and timeout >= 0 else math.inf
         # The uncontended path: one attempt, one answer.
         limit = sent + engine.request_timeout
         result: Grant | Busy | Unknown | Unavailable
@@ -223,7 +214,7 @@ class Acquisition:
         port = engine.port
         hold = Hold(grant, sent, want.renew_every, port.random(), port.incarnation())
         if want.on_lost is not None:
-            hold.callbacks = [want.on_lost]
+            hold.listen(self, want.on_lost)
         engine.keeper.add(hold, sent)
         if engine.closed:
             raise Closed("the client was closed while this acquire was under way")
@@ -242,7 +233,7 @@ class Acquisition:
             # A fixed lease promises its ttl from this acquire on: ask for it.
             try:
                 await engine.renew(hold)
-            except LeaseLost:
+            except (LeaseLost, NotHeld):
                 return None
         with engine.port.mutex():
             if hold.end:  # lost, or released by another thread, just now
@@ -250,7 +241,7 @@ class Acquisition:
             self.entered = hold
             hold.shares.append(self)
         if want.on_lost is not None:
-            hold.callbacks = [*(hold.callbacks or ()), want.on_lost]
+            hold.listen(self, want.on_lost)
         return hold
 
 
@@ -368,7 +359,7 @@ class _Waiting:
         engine, claim = self.acquisition.engine, self.acquisition.claim
         if self.in_line and not claim.unanswered:
             try:
-                result = await engine.backend.withdraw(claim, engine.port.now() + COURTESY)
+                result = await engine.backend.withdraw(claim, False, engine.port.now() + COURTESY)
             except Unavailable:
                 pass
             else:

@@ -9,7 +9,7 @@ Laws every backend keeps (design.md, section 6, has the reasons):
 2. No answer is `Unknown`, returned and not raised. `Unavailable` is raised only when the request
    surely was not applied (nothing was sent, or the store refused it before looking).
 3. No ghosts. Attempts are idempotent per owner. Heartbeats refresh and never create. `withdraw`
-   leaves a tombstone of the owner, for one ttl, that late attempts honour.
+   and `release` leave a tombstone of the owner when told to: late attempts honour it for one ttl.
 4. Every call returns by its `deadline`, and may be cancelled or interrupted at any point; the
    core then calls `withdraw` with the same claim, from another thread or task.
 5. Comparing the owner and acting on it is one atomic step in the store (R3).
@@ -81,9 +81,10 @@ class Backend(Protocol):
         or the deadline. Sends the heartbeats that keep the claim's place. Never polls faster."""
         ...
 
-    async def withdraw(self, claim: Claim, deadline: float) -> Released | Unknown:
-        """Leave the line; if the grant had come already, give it back with hand-over. Tombstone
-        either way. `Released` means confirmed: nothing of this claim is left or will appear."""
+    async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
+        """Leave the line; if the grant had come already, give it back with hand-over. `Released`
+        means confirmed: nothing of this claim is left and, with `tombstone`, nothing will appear
+        for one ttl, though some request of it may still be under way."""
         ...
 
     async def renew(

@@ -8,12 +8,12 @@ nobody can reach any more is given back. Partners: `sync.py`, `aio.py`.
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.options import Want
 from holdfast.errors import AcquireTimeout, LeaseLost, NotHeld, Unsupported
@@ -24,17 +24,29 @@ __all__ = ["Handle", "Keyring", "refused"]
 H = TypeVar("H", bound="Handle")
 
 
+class Client(Protocol):
+    """What a lock needs of the client that made it."""
+
+    _current: Engine
+
+    def _engine(self) -> Engine: ...
+
+
 class Handle:
     """A lease, as far as it can be looked at without waiting."""
 
-    __slots__ = ("__weakref__", "_done", "_engine", "_hold", "_keyring", "_share")
+    __slots__ = ("__weakref__", "_done", "_engine", "_entered", "_hold", "_keyring", "_share")
 
     def __init__(self, acquisition: Acquisition, hold: Hold, keyring: Keyring[Any]) -> None:
-        self._engine = acquisition.engine
-        self._hold = hold
-        self._share = acquisition
         self._done = False
-        self._keyring = keyring.weakly
+        self._entered = False  # by a `with` statement of the lock
+        self._engine = acquisition.engine
+        self._share = acquisition
+        self._keyring = keyring._weakly
+        self._hold = hold
+        # Noticed by the keeper if nobody can reach this lease any more. Not a `__del__`: Python
+        # swallows a Ctrl-C that strikes inside one.
+        hold.watch(self, acquisition, acquisition.engine.keeper.orphans.append)
 
     @property
     def name(self) -> str:
@@ -77,8 +89,10 @@ class Handle:
         hold, engine = self._hold, self._engine
         if self.held:
             return
+        if hold.lost:
+            raise hold.loss()
         if self._done or hold.end == RELEASED:
-            raise NotHeld(f"the lease of {self.name!r} was released; acquire it again")
+            raise NotHeld(f"this lease of {self.name!r} was released; acquire it again")
         if hold.incarnation != engine.port.incarnation():
             raise _lost(hold, "it belongs to the parent of this forked process")
         engine.check_deadline(hold)
@@ -89,7 +103,7 @@ class Handle:
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call back once if the lease is lost; at once if it already was."""
         hold = self._hold
-        hold.callbacks = [*(hold.callbacks or ()), callback]
+        hold.listen(self._share, callback)
         self._engine.check_deadline(hold)
         if hold.lost:
             hold.announce(self._engine.port)
@@ -97,7 +111,7 @@ class Handle:
     def detach(self) -> None:
         """Stop counting re-entries of the thread or task that took it, so that another may have
         it. Needed only for reentrant locks; any other lease is simply passed."""
-        self._engine.reentry.forget(self._hold)
+        self._hold.forget()
 
     def _lost(self) -> bool:
         """As `lost.is_set()`: computed, and noticed."""
@@ -112,13 +126,13 @@ class Handle:
         self._done = True
         keyring = self._keyring()
         if keyring is not None:
-            keyring.drop(self)
+            keyring._drop(self)
         return True
 
     def _abandon(self) -> None:
         """Give it up without waiting: whatever was interrupted, the keeper finishes it."""
         self._finish()
-        self._engine.abandon(self._hold, self._share)
+        self._engine.keeper.drop(self._hold, self._share)
 
     def __bool__(self) -> bool:
         """Always true: `if lock.acquire(...)` asks whether there is a lease. See `held`."""
@@ -134,21 +148,6 @@ class Handle:
             state = "uncertain" if self.uncertain else "lost"
         return f"<{type(self).__name__} {self.name!r} {self.mode.value} {state}>"
 
-    def __del__(self) -> None:
-        # Also half-made objects come here. A lease that ended by itself needs nothing.
-        hold = getattr(self, "_hold", None)
-        if hold is None or self._done or hold.end:
-            return
-        if hold.incarnation == self._engine.port.incarnation():
-            self._engine.abandon(hold, self._share)
-            warnings.warn(
-                f"a lease of {hold.claim.name!r} was dropped without release; it is given back "
-                "now, but that is luck: use `with`, or call release()",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-
 
 def token_of(handle: Handle) -> int:
     """The fencing token of an exclusive or shared lease."""
@@ -162,51 +161,79 @@ def token_of(handle: Handle) -> int:
 
 
 class Keyring(Generic[H]):
-    """A lock object's leases, by the thread or task that took them. What `with` entered is kept
-    apart: its exit must find its own lease, also when that was released inside the body."""
+    """A lock object's leases, by the thread or task that took them, in that order."""
 
-    def __init__(self, want: Want) -> None:
+    def __init__(self, client: Client, want: Want) -> None:
+        self._client = client
         self._want = want
-        self._leases: dict[H, object] = {}  # insertion order; single operations are atomic
-        self._entered: dict[H, object] = {}
-        self.weakly = weakref.ref(self)
+        self._leases: dict[H, object] = {}  # single operations are atomic
+        self._sweep_at = 16
+        self._coming: dict[object, weakref.ref[Guard]] = {}  # `with` statements about to enter
+        self._weakly = weakref.ref(self)
 
     @property
     def name(self) -> str:
         """The name of the lock."""
         return self._want.name
 
+    def _context(self) -> object:
+        return self._client._current.port.context()
+
+    def _keep(self, lease: H, entering: bool) -> None:
+        """From here on the lock object keeps the lease alive, and a `with` is watched."""
+        context = self._context()
+        if entering:
+            lease._entered = True
+            coming = self._coming.pop(context, None)
+            guard = None if coming is None else coming()
+            if guard is not None:
+                guard.lease = lease
+                lease._hold.watch(guard, lease._share, lease._engine.keeper.orphans.append)
+        if len(self._leases) >= self._sweep_at:
+            for old in list(self._leases):
+                if old._hold.end:
+                    self._leases.pop(old, None)
+            self._sweep_at = max(16, 2 * len(self._leases))
+        self._leases[lease] = context
+
     def _forget(self, acquisition: Acquisition) -> None:
         """An interrupted acquire leaves no lease here either."""
-        for keep in (self._leases, self._entered):
-            for lease in [lease for lease in list(keep) if lease._share is acquisition]:
-                keep.pop(lease, None)
+        for lease in reversed(list(self._leases)):
+            if lease._share is acquisition:
+                self._leases.pop(lease, None)
 
-    def drop(self, lease: Any) -> None:
+    def _drop(self, lease: Any) -> None:
         self._leases.pop(lease, None)
 
-    def _newest(self, context: object) -> H:
+    def _newest(self) -> H:
         """The calling thread's or task's newest lease that was not released."""
-        mine = [lease for lease in _of(self._entered, context) if not lease._done]
-        mine += _of(self._leases, context)
-        if not mine:
-            raise NotHeld(
-                f"this thread or task holds no lease of this lock object for {self.name!r}. A "
-                "lease taken elsewhere is released by its own release()"
-            )
-        return mine[-1]
+        context = self._context()
+        for lease, taker in reversed(list(self._leases.items())):
+            if taker is context and lease._hold.end != RELEASED:
+                return lease
+        raise NotHeld(
+            f"this thread or task holds no lease of this lock object for {self.name!r}. A lease "
+            "taken elsewhere is released by its own release()"
+        )
 
-    def _leaving(self, context: object) -> H:
-        """The lease whose `with` ends now. The body may end in another thread than it began, as
-        that of a generator can; then it is the newest of all."""
-        return (_of(self._entered, context) or list(self._entered))[-1]
+    def _last_entered(self) -> H:
+        """Whose exit this is when nobody can tell, as under `contextlib.ExitStack`: the newest of
+        this thread or task; if it has none, the only one there is."""
+        entered = [
+            pair
+            for pair in list(self._leases.items())
+            if pair[0]._entered and pair[0]._hold.end != RELEASED
+        ]
+        context = self._context()
+        mine = [lease for lease, taker in entered if taker is context]
+        if not mine and len(entered) == 1:
+            mine = [entered[0][0]]
+        if not mine:
+            raise NotHeld(f"{self.name!r} was not entered by this thread or task, or left before")
+        return mine[-1]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} ttl={self._want.ttl:g}>"
-
-
-def _of(leases: dict[H, object], context: object) -> list[H]:
-    return [lease for lease, taker in list(leases.items()) if taker is context]
 
 
 def refused(want: Want, busy: Busy, timeout: float) -> AcquireTimeout:

@@ -1,12 +1,14 @@
 """A hold: a granted claim for as long as somebody relies on it, and how its end is announced.
 
-Contract: the lease's state (pure, `core/lease.py`) plus who must hear of its loss. Several leases
-of a re-entrant lock share one hold. Nothing here points at the user's Lease object, so that
-dropping it is noticed. Partner: `core/keeper.py`, which alone ends holds.
+Contract: the lease's state (pure, `core/lease.py`) plus who stands on it and who must hear of its
+loss. Each lease is a *share*, known by the acquisition it came from; several leases of a re-entrant
+lock share one hold. Nothing here points at the user's Lease object, so that dropping it is noticed.
+Partner: `core/keeper.py`, which alone ends holds.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,28 +17,62 @@ from holdfast.core.port import Event, Port
 from holdfast.errors import LeaseLost
 from holdfast.types import Grant, Mode
 
-__all__ = ["RELEASED", "Hold"]
+__all__ = ["RELEASED", "GuardRef", "Hold"]
 
 RELEASED = "released"
 
+Callback = Callable[[LeaseLost], Any]
+
+
+class GuardRef(weakref.ref[Any]):
+    """Notices that a lease, or the `with` statement that entered it (`core/guard.py`), is gone
+    while it still stands on the hold. Its callback must be in C, so that no Ctrl-C gets into it."""
+
+    __slots__ = ("hold", "share")
+    hold: Hold
+    share: object
+
 
 class Hold(LeaseState):
-    __slots__ = ("callbacks", "claim", "ended", "entry", "fence", "grant", "incarnation", "shares")
+    __slots__ = (
+        "callbacks",
+        "claim",
+        "ended",
+        "entry",
+        "fence",
+        "grant",
+        "guards",
+        "hint",
+        "incarnation",
+        "shares",
+    )
 
     def __init__(
         self, grant: Grant, sent: float, renew_every: float | None, random: float, incarnation: int
     ) -> None:
-        super().__init__(sent, grant.until, renew_every, random)
+        # A grant that came while waiting may be old already: its renewal is dated from its start.
+        super().__init__(min(sent, grant.until - grant.claim.ttl), grant.until, renew_every, random)
         if grant.confirm_by is not None and grant.confirm_by < self.renew_at:
             self.renew_at = grant.confirm_by
         self.claim = grant.claim
         self.grant = grant
         self.fence = grant.fence
         self.incarnation = incarnation
+        self.hint = 0.0  # the moment for which the keeper has this hold on its agenda
         self.shares: list[object] | None = None  # re-entrant: one for each lease still standing
         self.entry: dict[tuple[str, Mode], Hold] | None = None  # where `Reentry` finds it
-        self.callbacks: list[Callable[[LeaseLost], Any]] | None = None
+        self.guards: list[GuardRef] | None = None  # its leases, and the `with` statements inside
+        self.callbacks: list[tuple[object, Callback]] | None = None
         self.ended: Event | None = None  # made when somebody waits for it
+
+    def listen(self, share: object, callback: Callback) -> None:
+        self.callbacks = [*(self.callbacks or ()), (share, callback)]
+
+    def watch(self, guard: Any, share: object, gone: Callable[[GuardRef], Any]) -> None:
+        """Have `gone` called if the guard disappears while its share still stands here."""
+        ref = GuardRef(guard, gone)
+        ref.hold, ref.share = self, share
+        self.guards = [*(self.guards or ()), ref]
 
     def leave(self, share: object) -> bool:
         """Take one lease's share away; True when others still stand on this hold."""
@@ -45,8 +81,23 @@ class Hold(LeaseState):
         try:
             self.shares.remove(share)
         except ValueError:  # it had left before
-            return True
-        return bool(self.shares)
+            pass
+        if not self.shares:
+            return False
+        if self.guards:
+            self.guards = [ref for ref in self.guards if ref.share is not share]
+        if self.callbacks:
+            self.callbacks = [pair for pair in self.callbacks if pair[0] is not share]
+        if self.ended is not None:
+            self.ended.set()  # who waits on this lease looks again
+        return True
+
+    def forget(self) -> None:
+        """No longer to be entered again: it has ended, or was detached from its thread or task."""
+        entry, self.entry = self.entry, None
+        key = self.claim.name, self.claim.mode
+        if entry is not None and entry.get(key) is self:
+            entry.pop(key, None)
 
     @property
     def lost(self) -> bool:
@@ -64,8 +115,10 @@ class Hold(LeaseState):
         )
 
     def announce(self, port: Port) -> None:
-        """Call who asked to be called if it is a loss."""
-        if self.lost and self.callbacks:
-            callbacks, self.callbacks = self.callbacks, None
-            for callback in callbacks:
+        """Wake who waits for the end and, if it is a loss, call who asked to be called."""
+        if self.ended is not None:
+            self.ended.set()
+        callbacks, self.callbacks = self.callbacks, None
+        if self.lost:
+            for _, callback in callbacks or ():
                 port.call(callback, self.loss())

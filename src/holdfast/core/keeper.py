@@ -5,10 +5,10 @@ interrupted is handed over to this loop by a call that never blocks), 5 (a lease
 be trusted is lost at its local deadline, even if every connection hangs: each call this loop makes
 is bounded by one tick) and 6 (one batched renewal per interval).
 
-Hazards: `add`, `end`, `abandon` and `owe` run in the user's thread, in finalisers and in exception
-handlers. They use only single dict operations, which are atomic, and never take a lock: a
-finaliser may interrupt the very code it calls into. Whoever pops an owner from `_holds` ends that
-hold; so it ends once, however many threads race for it.
+Hazards: `begin`, `add`, `end`, `drop`, `abandon` and `owe` run in the user's thread, in finalisers
+and in exception handlers. They use only single dict operations, which are atomic, and wait for
+nobody: a finaliser may interrupt the very code it calls into. Whoever pops an owner from `_holds`
+ends that hold; so it ends once, however many threads race for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import heapq
 import itertools
 import logging
 import math
+from collections import deque
 from collections.abc import Sequence
 
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
-from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.hold import RELEASED, GuardRef, Hold
 from holdfast.core.lease import Lose, Renew, Sleep
 from holdfast.core.port import Port, Task
 from holdfast.errors import Unavailable
@@ -42,14 +43,16 @@ class Keeper:
     def __init__(self, port: Port, backend: Backend) -> None:
         self._port = port
         self._backend = backend
+        self._claims: dict[str, Claim] = {}  # all that the store may have something of
         self._holds: dict[str, Hold] = {}
         self._fresh: dict[str, Hold] = {}  # held, and not yet on the agenda
-        self._agenda: list[tuple[float, int, Hold]] = []  # heap; ended holds are dropped lazily
+        self._agenda: list[tuple[float, int, Hold]] = []  # heap; only a hold's `hint` counts
         self._order = itertools.count()
-        self._claims: dict[str, Claim] = {}  # all that the store may have something of
+        self._ready: deque[Hold] = deque()  # to be renewed as soon as possible
         self._owed: dict[str, Claim] = {}
         self._pay_at = 0.0
-        self._unpaid = 0  # payments that failed in a row
+        self._unpaid = 0  # rounds in a row in which a payment failed
+        self.orphans: deque[GuardRef] = deque()  # leases and `with` statements that vanished
         self._wake = port.event()
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
@@ -85,11 +88,35 @@ class Keeper:
         owner = hold.claim.owner
         if self._holds.pop(owner, None) is None:
             return False
-        self._fresh.pop(owner, None)
         hold.end = reason
-        if hold.ended is not None:
-            hold.ended.set()
+        self._fresh.pop(owner, None)
+        hold.guards = None
+        hold.forget()
         return True
+
+    def leave(self, hold: Hold, share: object) -> bool:
+        """Take one lease away from the hold; True if that ended it, and the store must be told.
+
+        A re-entry may race with the last release when a lease was passed to another thread: then
+        counting and ending are one step. Other holds have one lease, and `end` decides alone.
+        """
+        if hold.shares is None:
+            return self.end(hold, RELEASED)
+        with self._port.mutex():
+            return not hold.leave(share) and self.end(hold, RELEASED)
+
+    def drop(self, hold: Hold, share: object) -> None:
+        """Give up one lease without waiting: it was forgotten, or its release was interrupted,
+        possibly between any two lines of `leave` and `end`."""
+        if hold.incarnation != self._port.incarnation():
+            return  # law 8
+        self.leave(hold, share)
+        if hold.claim.owner not in self._holds:  # it has ended, or half ended
+            hold.end = hold.end or RELEASED
+            hold.guards = None
+            hold.forget()
+            hold.announce(self._port)
+            self.owe(hold.claim)
 
     def lose(self, hold: Hold, reason: str, *, gone: bool) -> None:
         """The lease is lost; `gone` says that the store said so, else it is told to forget."""
@@ -105,10 +132,10 @@ class Keeper:
         hold.announce(self._port)
 
     def abandon(self, claim: Claim) -> None:
-        """An acquire or release of this claim was interrupted somewhere: leave nothing of it."""
+        """An acquire of this claim was interrupted somewhere: leave nothing of it."""
         hold = self._holds.get(claim.owner)
-        if hold is not None:
-            self.end(hold, RELEASED)
+        if hold is not None and self.end(hold, RELEASED):
+            hold.announce(self._port)
         self.owe(claim)
 
     def owe(self, claim: Claim) -> None:
@@ -149,47 +176,61 @@ class Keeper:
         return not self._holds and not self._owed
 
     @property
-    def _done(self) -> bool:
-        return self._stopping or (self._retired and self.idle)
-
-    @property
     def owed(self) -> int:
         return len(self._owed)
+
+    @property
+    def _done(self) -> bool:
+        return self._stopping or (self._retired and self.idle)
 
     def _start(self) -> None:
         with self._port.mutex():
             if self._starting or self._stopping or (self._task and self._task.alive):
                 return
-            self._starting = True  # a finaliser inside spawn() may come here again
+            self._starting = True  # a finaliser inside may come here again
             try:
-                self._task = self._port.spawn(self._run, self._farewell, "holdfast-keeper")
+                self._task = self._port.task(self._run, self._farewell, "holdfast-keeper")
+                self._task.start()
+            except RuntimeError:  # the interpreter is exiting and starts no more threads
+                log.warning("no keeper can be started: leases are not renewed any more")
             finally:
                 self._starting = False
 
     async def _run(self) -> None:
-        while not self._done:
-            try:
-                self._plan()
-                while not self._done:
-                    await self._round()
-            except Exception:
-                # One broken renewal must not end the renewal of all others.
-                log.exception("the keeper met an unexpected error and goes on")
-                await self._port.sleep(pause(3, self._port.random(), math.inf))
+        try:
+            while not self._done:
+                try:
+                    self._plan()
+                    while not self._done:
+                        await self._round()
+                except Exception:
+                    # One broken renewal must not end the renewal of all others.
+                    log.exception("the keeper met an unexpected error and goes on")
+                    await self._port.sleep(pause(3, self._port.random(), math.inf))
+        finally:
+            self._looks_at = math.inf  # whoever adds a hold now starts us again
+        if self._retired and not self._stopping:
+            await self._backend.close()
 
     def _plan(self) -> None:
         """Make the agenda anew: what the last run had in its hands when it broke is not lost."""
         self._agenda.clear()
+        self._ready.clear()
         self._fresh.clear()
         for hold in list(self._holds.values()):
-            self._schedule(hold)
+            self._schedule(hold, min(hold.renew_at, hold.until))
 
     async def _round(self) -> None:
-        port = self._port
-        await self.renew_due()
-        await self.pay()
-        now = port.now()
-        looks_at = min(now + TICK, self._next_due(), self._pay_at if self._owed else math.inf)
+        self._look(self._port.now())
+        if self._ready:
+            await self._renew()
+        if self._owed:
+            await self.pay(self._port.now() + TICK / 4)
+        if self._ready:
+            return
+        looks_at = min(
+            self._port.now() + TICK, self._next_due(), self._pay_at if self._owed else math.inf
+        )
         self._looks_at = looks_at
         if self._fresh or self._done:
             return
@@ -200,59 +241,78 @@ class Keeper:
                 await self._wake.wait(None)
         self._wake.clear()
 
+    def _schedule(self, hold: Hold, moment: float) -> None:
+        hold.hint = moment
+        heapq.heappush(self._agenda, (moment, next(self._order), hold))
+
+    def _pop(self) -> Hold | None:
+        """The hold that is next on the agenda; None if that entry is out of date."""
+        moment, _, hold = heapq.heappop(self._agenda)
+        return None if hold.end or hold.hint != moment else hold
+
     def _next_due(self) -> float:
-        while self._agenda and self._agenda[0][2].end:
-            heapq.heappop(self._agenda)
-        return self._agenda[0][0] if self._agenda else math.inf
+        agenda = self._agenda
+        while agenda and (agenda[0][2].end or agenda[0][2].hint != agenda[0][0]):
+            heapq.heappop(agenda)
+        if len(agenda) > 2 * len(self._holds) + 64:  # mostly ended leases with a long ttl
+            self._plan()
+        return agenda[0][0] if agenda else math.inf
 
-    def _schedule(self, hold: Hold) -> None:
-        due = min(hold.renew_at, hold.until)
-        heapq.heappush(self._agenda, (due, next(self._order), hold))
-
-    async def renew_due(self) -> None:
-        """Fire the losses that are due, and renew what is due or will be within the slack."""
+    def _look(self, now: float) -> None:
+        """Fire the losses that are due, and put in `_ready` what is due for renewal."""
+        while self.orphans:
+            ref = self.orphans.popleft()
+            if not ref.hold.end:
+                log.warning(
+                    "a lease of %r was dropped, or its `with` interrupted, without a release; it is "
+                    "given back now. Use `with`, or call release()",
+                    ref.hold.claim.name,
+                )
+            self.drop(ref.hold, ref.share)
         while self._fresh:
             try:
-                self._schedule(self._fresh.popitem()[1])
+                fresh = self._fresh.popitem()[1]
             except KeyError:  # released meanwhile
                 break
-        due = self._due(self._port.now())
-        for start in range(0, len(due), BATCH):
-            await self._renew(due[start : start + BATCH])
-
-    def _due(self, now: float) -> list[Hold]:
-        due: list[Hold] = []
+            self._schedule(fresh, min(fresh.renew_at, fresh.until))
         while self._agenda and self._agenda[0][0] <= now:
-            hold = heapq.heappop(self._agenda)[2]
-            if hold.end:
+            hold = self._pop()
+            if hold is None:
                 continue
             match hold.step(now):
                 case Renew():
-                    due.append(hold)
+                    self._ready.append(hold)
+                    self._schedule(hold, hold.until)  # its end, while it waits for its turn (law 5)
                 case Lose(reason):
                     self.lose(hold, reason, gone=False)
-                case Sleep():
-                    self._schedule(hold)
-        if due:
-            # Renew a little early what would be due soon: one batch instead of many (law 6).
-            slack = now + min(TICK, 0.1 * min(h.renew_every or TICK for h in due))
-            while self._agenda and self._agenda[0][0] <= slack:
-                hold = heapq.heappop(self._agenda)[2]
-                if hold.end:
-                    continue
-                if hold.renew_at <= slack:
-                    due.append(hold)
-                else:
-                    self._schedule(hold)
-                    break
-        return due
+                case Sleep(moment):
+                    self._schedule(hold, moment)
+        if self._ready:
+            self._take_along(now + min(TICK, 0.1 * min(h.renew_every or TICK for h in self._ready)))
 
-    async def _renew(self, batch: list[Hold]) -> None:
+    def _take_along(self, slack: float) -> None:
+        """What would be due for renewal soon goes with the others: one batch, not many (law 6)."""
+        aside: list[Hold] = []
+        while self._agenda and self._agenda[0][0] <= slack:
+            hold = self._pop()
+            if hold is not None:
+                if hold.hint != hold.until:
+                    self._ready.append(hold)
+                aside.append(hold)
+        for hold in aside:
+            self._schedule(hold, hold.until)
+
+    async def _renew(self) -> None:
+        """One batch, and then the loop looks at all deadlines again."""
         port = self._port
-        sent = port.now()
-        batch = [hold for hold in batch if not hold.end]
+        batch: list[Hold] = []
+        while self._ready and len(batch) < BATCH:
+            hold = self._ready.popleft()
+            if not hold.end:
+                batch.append(hold)
         if not batch:
             return
+        sent = port.now()
         deadline = min(sent + TICK, min(hold.until for hold in batch))
         results: Sequence[Renewed | Lost | Unknown]
         try:
@@ -265,27 +325,27 @@ class Keeper:
         for hold, result in zip(batch, results, strict=True):
             if hold.end:
                 continue
-            match result:
-                case Renewed(until):
-                    hold.renewed(sent, until, port.random())
-                case Lost(reason):
-                    self.lose(hold, reason, gone=True)
-                    continue
-                case Unknown():
-                    left = hold.until - now
-                    hold.unanswered(now, pause(hold.failures + 1, port.random(), left))
-            self._schedule(hold)
+            if isinstance(result, Lost):
+                self.lose(hold, result.reason, gone=True)
+                continue
+            if isinstance(result, Renewed) and now < hold.until:  # what is over stays over
+                hold.renewed(sent, result.until, port.random())
+            else:
+                left = hold.until - now
+                hold.unanswered(now, pause(hold.failures + 1, port.random(), left))
+            self._schedule(hold, min(hold.renew_at, hold.until))
 
-    async def pay(self, until: float | None = None) -> None:
-        """Withdraw what is owed, for at most a tick, oldest first; back off when refused."""
+    async def pay(self, stop: float) -> None:
+        """Withdraw what is owed, oldest first; what fails goes to the end of the line, and after
+        a few failures we come back later."""
         port = self._port
-        stop = port.now() + TICK / 4 if until is None else until
+        failed = 0
         for claim in list(self._owed.values()):
             now = port.now()
             if now >= stop or now < self._pay_at:
                 return
             try:
-                result = await self._backend.withdraw(claim, min(now + TICK, max(stop, now)))
+                result = await self._backend.withdraw(claim, True, min(now + TICK, stop))
             except Unavailable as error:
                 result = Unknown(str(error))
             except Exception:
@@ -293,11 +353,17 @@ class Keeper:
                 result = Unknown("unexpected error")
             if isinstance(result, Released):
                 self.settle(claim)
-                self._unpaid = 0
-            else:
+                continue
+            if self._owed.pop(claim.owner, None) is not None:
+                self._owed[claim.owner] = claim
+            failed += 1
+            if failed == 3 or failed == len(self._owed):
                 self._unpaid += 1
                 self._pay_at = port.now() + pause(self._unpaid, port.random(), math.inf)
                 return
+        self._unpaid = 0
+
+    # -- the end ----------------------------------------------------------------------------------
 
     async def stop(self, deadline: float) -> None:
         """End the loop, give back everything still held, pay what can be paid until `deadline`."""
@@ -309,13 +375,12 @@ class Keeper:
 
     async def _farewell(self) -> None:
         """The interpreter exits, or the event loop ends, and nobody closed the client."""
-        self._stopping = True
         for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
             await self._port.sleep(0)
         await self._give_back(self._port.now() + 2 * TICK)
 
     async def _give_back(self, deadline: float) -> None:
-        for hold in list(self._holds.values()):
+        for hold in list(self._holds.values()):  # told first, before anybody else can have it
             self.lose(hold, "its client was closed", gone=False)
         for claim in list(self._claims.values()):
             self.owe(claim)
@@ -323,9 +388,10 @@ class Keeper:
 
     async def flush(self, deadline: float) -> None:
         """Pay until nothing is owed or the deadline passed."""
-        while self._owed and self._port.now() < deadline:
+        while self._owed:
             self._pay_at = 0.0
             await self.pay(deadline)
-            if self._owed:
-                left = deadline - self._port.now()
-                await self._port.sleep(min(left, pause(self._unpaid, self._port.random(), left)))
+            left = deadline - self._port.now()
+            if not self._owed or left <= 0:
+                return
+            await self._port.sleep(min(left, pause(self._unpaid, self._port.random(), left)))

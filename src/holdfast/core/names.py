@@ -7,12 +7,18 @@ name in its own alphabet is its own business, as long as the spelling is injecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import Misconfigured
 
-__all__ = ["MAX_METADATA_BYTES", "MAX_NAME_BYTES", "checked_metadata", "checked_name"]
+__all__ = [
+    "MAX_METADATA_BYTES",
+    "MAX_NAME_BYTES",
+    "checked_metadata",
+    "checked_name",
+    "checked_prefix",
+]
 
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 4096
@@ -38,7 +44,12 @@ def checked_name(name: Any) -> str:
     return name
 
 
-def checked_metadata(metadata: Any) -> Mapping[str, str]:
+def checked_prefix(prefix: Any) -> str:
+    """The beginning of names; empty for all of them."""
+    return prefix if prefix == "" and isinstance(prefix, str) else checked_name(prefix)
+
+
+def checked_metadata(metadata: Any, reserved: Sequence[str] = ()) -> Mapping[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping) or not all(
@@ -58,4 +69,7 @@ def checked_metadata(metadata: Any) -> Mapping[str, str]:
             f"metadata has {size} bytes; the limit is {MAX_METADATA_BYTES}, because it is stored "
             "with every holder and waiter. Keep a key to the details instead of the details"
         )
+    for key in reserved:
+        if key in pairs:
+            raise Misconfigured(f"metadata cannot set {key!r}: the client says that itself")
     return pairs

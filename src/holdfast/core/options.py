@@ -9,14 +9,17 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from holdfast.core.names import checked_metadata, checked_name
 from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
-__all__ = ["LockOptions", "Want", "checked_timeout", "want"]
+__all__ = ["LockOptions", "Want", "check_known", "checked_timeout", "seconds", "want"]
+
+RESERVED = ("host", "pid", "label")
+"""What the client itself says about a claim; metadata cannot pretend to be it."""
 
 MAX_TTL = 10 * 366 * 86400.0
 """Ten years: beyond it a store's arithmetic overflows before anybody wants the lock."""
@@ -42,6 +45,16 @@ class LockOptions(TypedDict, total=False):
     """Called once if the lease is lost, apart from your threads and tasks. Default none."""
 
 
+def check_known(given: Mapping[str, Any], known: type) -> None:
+    """A misspelt option is an error that names the nearest, never silently ignored."""
+    for option in given:
+        if option not in known.__annotations__:
+            close = difflib.get_close_matches(option, known.__annotations__, n=1)
+            every = ", ".join(known.__annotations__)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are: {every}"
+            raise Misconfigured(f"a lock has no option {option!r}; {hint}")
+
+
 @dataclass(slots=True, eq=False)
 class Want:
     """A checked wish: what every acquire of one lock object asks for."""
@@ -55,12 +68,16 @@ class Want:
     reentrant: bool
     permits: int
     limit: int
-    info: Mapping[str, str]
+    metadata: Mapping[str, str]
     on_lost: Callable[[LeaseLost], Any] | None
+    _identity: Mapping[str, str] | None = None
+    _info: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def claim(self, owner: str) -> Claim:
+    def claim(self, owner: str, identity: Mapping[str, str]) -> Claim:
+        if identity is not self._identity:  # the first time, and after a fork
+            self._info, self._identity = {**identity, **self.metadata}, identity
         return Claim(
-            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, self.info
+            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, self._info
         )
 
 
@@ -69,21 +86,11 @@ def want(
     mode: Mode,
     options: LockOptions,
     capabilities: Capabilities,
-    info: Mapping[str, str],
     *,
     permits: int = 1,
     limit: int = 1,
 ) -> Want:
-    for option in options:
-        if option not in LockOptions.__annotations__:
-            close = difflib.get_close_matches(option, LockOptions.__annotations__, n=1)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else f"known are: {', '.join(LockOptions.__annotations__)}"
-            )
-            raise Misconfigured(f"a lock has no option {option!r}; {hint}")
-    ttl = _seconds("ttl", options.get("ttl", 30.0), "a lease must end some day, and not at once")
+    ttl = seconds("ttl", options.get("ttl", 30.0), "a lease must end some day, and not at once")
     if ttl > MAX_TTL:
         raise Misconfigured(f"ttl={ttl:g}: more than ten years is a lock nobody can get back")
     if mode not in capabilities.modes:
@@ -95,7 +102,7 @@ def want(
     on_lost = options.get("on_lost")
     if on_lost is not None and not callable(on_lost):
         raise Misconfigured(f"on_lost must be callable, not {type(on_lost).__name__}")
-    reentrant = bool(options.get("reentrant", False))
+    reentrant = _switch("reentrant", options.get("reentrant", False))
     if reentrant and mode is Mode.PERMITS:
         raise Misconfigured(
             "a semaphore cannot be reentrant: taking a second permit is what it is for"
@@ -106,23 +113,23 @@ def want(
         ttl=ttl,
         renew_every=_renew_every(options.get("renew", True), ttl),
         timeout=checked_timeout(options.get("timeout", -1.0)),
-        fair=bool(options.get("fair", True)),
+        fair=_switch("fair", options.get("fair", True)),
         reentrant=reentrant,
         permits=_permits("take", permits, limit),
         limit=_permits("permits", limit, None),
-        info={**info, **checked_metadata(options.get("metadata"))},
+        metadata=checked_metadata(options.get("metadata"), RESERVED),
         on_lost=on_lost,
     )
 
 
 def checked_timeout(timeout: Any) -> float:
     """-1 for ever, 0 not at all, else seconds."""
-    seconds = _number("timeout", timeout)
-    if math.isnan(seconds):
+    number = _number("timeout", timeout)
+    if math.isnan(number):
         raise Misconfigured("timeout is NaN: say -1 to wait for ever, 0 not to wait")
-    if seconds < 0 and seconds != -1:
-        raise Misconfigured(f"timeout={seconds:g}: say -1 to wait for ever, 0 not to wait")
-    return -1.0 if math.isinf(seconds) else seconds
+    if number < 0 and number != -1:
+        raise Misconfigured(f"timeout={number:g}: say -1 to wait for ever, 0 not to wait")
+    return -1.0 if math.isinf(number) else number
 
 
 def _renew_every(renew: Any, ttl: float) -> float | None:
@@ -130,7 +137,7 @@ def _renew_every(renew: Any, ttl: float) -> float | None:
         return ttl / 3
     if renew is False:
         return None
-    every = _seconds("renew", renew, "say renew=False for a fixed lease")
+    every = seconds("renew", renew, "say renew=False for a fixed lease")
     if every >= ttl:
         raise Misconfigured(
             f"renew={every:g} is not shorter than ttl={ttl:g}: the lease would end before its "
@@ -147,13 +154,19 @@ def _permits(what: str, value: Any, limit: Any) -> int:
     return value
 
 
-def _seconds(what: str, value: Any, hint: str) -> float:
-    seconds = _number(what, value)
-    if not (0 < seconds < math.inf):
+def seconds(what: str, value: Any, hint: str) -> float:
+    number = _number(what, value)
+    if not (0 < number < math.inf):
         raise Misconfigured(
-            f"{what}={seconds:g} must be a positive, finite number of seconds: {hint}"
+            f"{what}={number:g} must be a positive, finite number of seconds: {hint}"
         )
-    return seconds
+    return number
+
+
+def _switch(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Misconfigured(f"{what} is True or False, not {value!r:.80}")
+    return value
 
 
 def _number(what: str, value: Any) -> float:
@@ -161,4 +174,7 @@ def _number(what: str, value: Any) -> float:
         raise Misconfigured(
             f"{what} is a number of seconds, not {type(value).__name__}: {value!r:.80}"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

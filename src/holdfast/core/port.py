@@ -33,7 +33,10 @@ class Event(Protocol):
 
 
 class Task(Protocol):
-    """Something running in the background."""
+    """Something that runs in the background once it is started."""
+
+    def start(self) -> None:
+        """Raises RuntimeError when the interpreter is exiting."""
 
     @property
     def alive(self) -> bool: ...
@@ -65,10 +68,9 @@ class Port(Protocol):
         """Excludes the port's other threads for a few lines that never wait; usable again."""
         ...
 
-    def spawn(self, main: Main, farewell: Main, name: str) -> Task:
-        """Run `main` beside the caller. It does not keep the interpreter from exiting: `farewell`
-        is run instead when the interpreter exits or the event loop shuts down before `main` ends.
-        """
+    def task(self, main: Main, farewell: Main, name: str) -> Task:
+        """`main`, to be run beside the caller. It does not keep the interpreter from exiting:
+        `farewell` is run when the interpreter exits or the event loop shuts down before it ends."""
         ...
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:

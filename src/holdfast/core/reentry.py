@@ -30,12 +30,5 @@ class Reentry:
         holds = self._by_context.get(context)
         if holds is None:
             holds = self._by_context[context] = {}
+        hold.entry = holds  # what `Hold.forget` undoes
         holds[hold.claim.name, hold.claim.mode] = hold
-        hold.entry = holds
-
-    def forget(self, hold: Hold) -> None:
-        """Released or detached; possibly by another thread than the one that entered."""
-        entry, hold.entry = hold.entry, None
-        key = hold.claim.name, hold.claim.mode
-        if entry is not None and entry.get(key) is hold:
-            entry.pop(key, None)

@@ -20,7 +20,13 @@ __all__ = ["namer"]
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """A function of the call's arguments that gives the name of the lock."""
     signature = inspect.signature(function)
-    fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise Misconfigured(
+            f"the lock name {template!r} is not a format ({error}); write {{{{ for a brace"
+        ) from None
+    fields = [field for _, field, _, _ in parts if field is not None]
     for field in fields:
         argument = field.partition(".")[0].partition("[")[0]
         if argument not in signature.parameters:

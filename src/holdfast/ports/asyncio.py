@@ -77,25 +77,32 @@ def _done(waiter: asyncio.Future[None]) -> None:
 
 
 class AsyncioTask:
-    __slots__ = ("_port", "_task")
+    __slots__ = ("_body", "_name", "_port", "_task")
 
     def __init__(self, port: AsyncioPort, body: Main, name: str) -> None:
         self._port = port
+        self._body = body
+        self._name = name
         self._task: asyncio.Task[None] | None = None
 
-        def start() -> None:
-            # An empty context: the task must not live on in whatever request happened to start it.
-            self._task = port.loop().create_task(body(), name=name, context=contextvars.Context())
+    def start(self) -> None:
+        self._port.loop()
+        self._port.soon(self._start)  # a finaliser may ask for it from another thread
 
-        port.soon(start)  # a finaliser may ask for it from another thread
+    def _start(self) -> None:
+        # An empty context: the task must not live on in whatever request happened to start it.
+        loop = self._port.loop()
+        self._task = loop.create_task(self._body(), name=self._name, context=contextvars.Context())
 
     @property
     def alive(self) -> bool:
         return self._task is None or not self._task.done()
 
     async def join(self, deadline: float) -> bool:
-        if self._task is not None and self._task is not asyncio.current_task():
-            await asyncio.wait([self._task], timeout=max(0.0, deadline - clock.now()))
+        task = self._task
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            self._port.check_loop()
+            await asyncio.wait([task], timeout=max(0.0, deadline - clock.now()))
         return not self.alive
 
 
@@ -151,7 +158,7 @@ class AsyncioPort:
     def context(self) -> object:
         return asyncio.current_task()
 
-    def spawn(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
+    def task(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
         async def body() -> None:
             try:
                 await main()
@@ -173,7 +180,10 @@ class AsyncioPort:
                 self._callbacks.add(task)  # the loop itself keeps only a weak reference
                 task.add_done_callback(self._callbacks.discard)
 
-        self.loop().call_soon(run)
+        try:
+            self.loop().call_soon_threadsafe(run)  # a loss may be noticed by any thread
+        except RuntimeError:  # the loop is closed, and with it what the lease was for
+            log.warning("an on_lost callback could not be called: the event loop is closed")
 
 
 async def _awaited(outcome: Any) -> None:

@@ -7,9 +7,10 @@ Contract: `now` counts while the host is suspended where the kernel offers it (l
 from __future__ import annotations
 
 import os
+import threading
 import time
 
-__all__ = ["incarnation", "now"]
+__all__ = ["first_use_after_fork", "incarnation", "now"]
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -19,15 +20,22 @@ else:  # pragma: no cover - macOS and others: a suspend is then noticed late
     now = time.monotonic
 
 _forks = 0
+_mutex = threading.Lock()
 
 
 def incarnation() -> int:
     return _forks
 
 
+def first_use_after_fork() -> threading.Lock:
+    """Lets one thread of a child rebuild what it inherited, while the others wait."""
+    return _mutex
+
+
 def _forked() -> None:
-    global _forks
+    global _forks, _mutex
     _forks += 1
+    _mutex = threading.Lock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import _thread
 import atexit
 import logging
+import os
+import queue
 import random
 import threading
 import time
@@ -82,17 +84,32 @@ class ThreadEvent:
 
 
 class ThreadTask:
-    __slots__ = ("_thread",)
+    __slots__ = ("_farewell", "_thread")
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self._thread = thread
+    def __init__(self, main: Main, farewell: Main, name: str) -> None:
+        def body() -> None:
+            try:
+                drive(main())
+            finally:
+                _farewells.pop(id(self), None)
+
+        self._thread = threading.Thread(target=body, name=name, daemon=True)
+        self._farewell = farewell
+
+    def start(self) -> None:
+        _farewells[id(self)] = clock.incarnation(), self._farewell
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _farewells.pop(id(self), None)
+            raise
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
     async def join(self, deadline: float) -> bool:
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, deadline - clock.now()))
         return not self._thread.is_alive()
 
@@ -103,8 +120,12 @@ _farewells: dict[int, tuple[int, Main]] = {}
 
 def _exit() -> None:
     for incarnation, farewell in list(_farewells.values()):
-        if incarnation == clock.incarnation():  # law 8: not a child that inherited the table
+        if incarnation != clock.incarnation():
+            continue  # law 8: a child has only inherited the table
+        try:
             drive(farewell())
+        except Exception:
+            log.exception("giving back leases at exit failed")
 
 
 atexit.register(_exit)
@@ -133,7 +154,7 @@ class ThreadPort:
         self.incarnation = clock.incarnation
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this port does
+        time.sleep(max(0.0, seconds))  # noqa: ASYNC251 - blocking is what this port does
 
     def mutex(self) -> threading.RLock:
         return self._mutex
@@ -141,24 +162,77 @@ class ThreadPort:
     def context(self) -> object:
         return self._context.token
 
-    def spawn(self, main: Main, farewell: Main, name: str) -> ThreadTask:
-        def body() -> None:
-            try:
-                drive(main())
-            finally:
-                _farewells.pop(key, None)
-
-        thread = threading.Thread(target=body, name=name, daemon=True)
-        key = id(thread)
-        _farewells[key] = clock.incarnation(), farewell
-        thread.start()
-        return ThreadTask(thread)
+    def task(self, main: Main, farewell: Main, name: str) -> ThreadTask:
+        return ThreadTask(main, farewell, name)
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        def body() -> None:
-            try:
-                callback(argument)
-            except Exception:
-                log.exception("an on_lost callback raised")
+        _callers.submit(callback, argument)
 
-        threading.Thread(target=body, name="holdfast-on-lost", daemon=True).start()
+
+class _Callers:
+    """A few daemon threads for users' callbacks: one that blocks delays neither the keeper nor, as
+    long as there are few of them, the others; and thousands of losses do not start thousands."""
+
+    MOST = 8
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Callable[[Any], Any], Any]] = queue.SimpleQueue()
+        self._idle = 0
+        self._threads = 0
+        self._mutex = threading.RLock()
+
+    def submit(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        self._work.put((callback, argument))
+        with self._mutex:
+            if self._work.qsize() <= self._idle or self._threads >= self.MOST:
+                return
+            self._threads += 1
+        try:
+            threading.Thread(target=self._run, name="holdfast-on-lost", daemon=True).start()
+        except RuntimeError:  # the interpreter is exiting: call from here
+            self._threads -= 1
+            self._drain()
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                self._idle += 1
+            try:
+                item = self._work.get(timeout=5)
+            except queue.Empty:
+                with self._mutex:
+                    self._idle -= 1
+                    if self._work.empty():
+                        self._threads -= 1
+                        return
+                    continue
+            with self._mutex:
+                self._idle -= 1
+            _called(*item)
+
+    def _drain(self) -> None:
+        while not self._work.empty():
+            try:
+                item = self._work.get_nowait()
+            except queue.Empty:
+                return
+            _called(*item)
+
+
+def _called(callback: Callable[[Any], Any], argument: Any) -> None:
+    try:
+        callback(argument)
+    except Exception:
+        log.exception("an on_lost callback raised")
+
+
+_callers = _Callers()
+
+
+def _forked() -> None:
+    global _callers
+    _callers = _Callers()  # law 8: its threads stayed with the parent
+    _farewells.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

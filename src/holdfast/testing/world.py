@@ -176,18 +176,25 @@ class WorldEvent:
 
 
 class WorldTask:
-    def __init__(self, fiber: Fiber, world: World) -> None:
-        self._fiber = fiber
-        self._world = world
+    def __init__(self, host: Host, main: Main, name: str) -> None:
+        self._host = host
+        self._main = main
+        self._name = name
+        self._fiber: Fiber | None = None
+
+    def start(self) -> None:
+        self._fiber = self._host.world.spawn(self._host, self._main(), self._name)
+        if self._host.crashed:
+            self._fiber.kill()
 
     @property
     def alive(self) -> bool:
-        return not self._fiber.done
+        return self._fiber is not None and not self._fiber.done
 
     async def join(self, deadline: float) -> bool:
         if self.alive:
-            await Park(lambda: self._fiber.done, deadline)
-        return self._fiber.done
+            await Park(lambda: not self.alive, deadline)
+        return not self.alive
 
 
 class WorldPort:
@@ -212,11 +219,8 @@ class WorldPort:
     def mutex(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def spawn(self, main: Main, farewell: Main, name: str) -> WorldTask:
-        fiber = self._world.spawn(self._host, main(), name)
-        if self._host.crashed:
-            fiber.kill()
-        return WorldTask(fiber, self._world)
+    def task(self, main: Main, farewell: Main, name: str) -> WorldTask:
+        return WorldTask(self._host, main, name)
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         callback(argument)

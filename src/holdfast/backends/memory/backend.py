@@ -8,6 +8,7 @@ this very code. Partner: `store.py`, the server's half.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -56,7 +57,14 @@ class Link(Protocol):
 
 
 class DirectLink:
+    """A function call. Its only failure: a finaliser that comes here from inside the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._mutex = store.mutex
+
     async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        if self._mutex._is_owned():  # type: ignore[attr-defined]
+            return Unknown("asked from inside the store, by a finaliser")
         return request()
 
     def caller(self, call: Callable[[Held], None]) -> Callable[[Held], None]:
@@ -78,6 +86,7 @@ class _Ticket:
 
 
 _stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
+_stores_mutex = threading.Lock()
 
 
 class MemoryBackend:
@@ -95,7 +104,7 @@ class MemoryBackend:
 
     def __init__(self, store: Store, link: Link | None = None) -> None:
         self.store = store
-        self._link = link or DirectLink()
+        self._link = link or DirectLink(store)
         self._tickets: dict[str, _Ticket] = {}
         self._closed = False
 
@@ -103,9 +112,10 @@ class MemoryBackend:
     def from_url(cls, url: Url) -> MemoryBackend:
         url.refuse("user", "password", "port", "path")
         name = url.host
-        store = _stores.get(name)
-        if store is None:
-            store = _stores.setdefault(name, Store(clock.now, time.time))
+        with _stores_mutex:  # a WeakValueDictionary's setdefault is not atomic
+            store = _stores.get(name)
+            if store is None:
+                store = _stores[name] = Store(clock.now, time.time)
         return cls(store)
 
     def open(self, port: Port, signals: Signals) -> None:
@@ -132,7 +142,7 @@ class MemoryBackend:
         if isinstance(answer, Unknown):
             return answer
         if isinstance(answer, Gone):
-            return Busy(answer.reason, None, math.inf)
+            return Busy("", None, math.inf)
         return Busy(answer.holder, answer.ahead, answer.look_at)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
@@ -140,7 +150,7 @@ class MemoryBackend:
         port, store = self._port, self.store
         ticket = self._tickets.get(claim.owner)
         look_at: float = busy.token
-        while ticket is not None and not self._closed:
+        while ticket is not None and self._tickets.get(claim.owner) is ticket:
             now = port.now()
             if ticket.held is None and now < deadline:
                 await ticket.event.wait(min(look_at, now + claim.ttl / 3, deadline))
@@ -161,10 +171,12 @@ class MemoryBackend:
             look_at = answer.look_at
         return None
 
-    async def withdraw(self, claim: Claim, deadline: float) -> Released | Unknown:
+    async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         store = self.store
-        self._tickets.pop(claim.owner, None)
-        answer = await self._link.ask(deadline, lambda: store.withdraw(claim))
+        ticket = self._tickets.pop(claim.owner, None)
+        if ticket is not None:
+            ticket.event.set()  # whoever still waits for it need not
+        answer = await self._link.ask(deadline, lambda: store.withdraw(claim, tombstone))
         return answer if isinstance(answer, Unknown) else Released()
 
     async def renew(
@@ -229,9 +241,10 @@ class MemoryBackend:
         try:
             while True:
                 cell = await self.cell_read(name, deadline)
-                if (cell.version if cell else 0) != version or port.now() >= deadline:
+                now = port.now()
+                if (cell.version if cell else 0) != version or now >= deadline:
                     return cell
-                await event.wait(min(expires, deadline))
+                await event.wait(min(expires, deadline) if now < expires else deadline)
                 event.clear()
         finally:
             store.cell_unwatch(name, event.set)

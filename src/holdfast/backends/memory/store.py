@@ -27,6 +27,9 @@ from holdfast.types import Cell, CellConflict, Claim, ClaimInfo, LockInfo, Mode
 
 __all__ = ["Gone", "Held", "InLine", "Store"]
 
+LATER = 0.05
+"""How long after an expiry those behind the first in line look whether it was taken care of."""
+
 
 class Held(NamedTuple):
     """The owner holds until `expires`."""
@@ -88,11 +91,12 @@ class Store:
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock = clock
         self._wall = wall  # only the floor of tokens and versions: they outlive this store
-        self._mutex = threading.Lock()
+        self.mutex = threading.RLock()  # re-entered only by mistake, which `DirectLink` detects
         self._lines: dict[str, Line] = {}
         self._buried: dict[str, float] = {}  # tombstones: owner -> until when
         self._graves: list[tuple[float, str]] = []  # the same, soonest first
         self._cells: dict[str, _StoredCell] = {}
+        self._expiring: list[tuple[float, str]] = []  # when cells are over, soonest first
         self._last = 0  # the highest token or version handed out
 
     # -- claims -----------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ class Store:
     def attempt(
         self, claim: Claim, queue: bool, call: Callable[[Held], None] | None
     ) -> Held | InLine | Gone:
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             self._exhume(now)
             if claim.owner in self._buried:
@@ -131,13 +135,13 @@ class Store:
 
     def look(self, claim: Claim) -> Held | InLine | Gone:
         """A waiter's heartbeat: refreshes its place, never makes one."""
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             line = self._lines.get(claim.name)
             if line is None:
                 return Gone("not in line")
             entry = line.queue.get(claim.owner)
-            if entry is not None and now < entry.expires:
+            if entry is not None:
                 entry.expires = now + claim.ttl
             self._advance(claim.name, line, now)
             entry = line.holders.get(claim.owner)
@@ -148,7 +152,7 @@ class Store:
             return Gone("not in line")
 
     def renew(self, claims: Sequence[Claim]) -> list[bool]:
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             return [self._renew(claim, now) for claim in claims]
 
@@ -162,7 +166,7 @@ class Store:
 
     def release(self, claim: Claim, tombstone: bool) -> bool:
         """True if it held until now. The owner is compared and the line moved on in one step."""
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             if tombstone:
                 self._bury(claim, now)
@@ -175,12 +179,14 @@ class Store:
             self._advance(claim.name, line, now)
             return held
 
-    def withdraw(self, claim: Claim) -> None:
-        """Out of the line, or out of the lock: nothing of this owner stays, and nothing comes."""
-        with self._mutex:
+    def withdraw(self, claim: Claim, tombstone: bool) -> None:
+        """Out of the line, or out of the lock: nothing of this owner stays; nothing comes, either,
+        with a tombstone."""
+        with self.mutex:
             now = self._clock()
             self._exhume(now)
-            self._bury(claim, now)
+            if tombstone:
+                self._bury(claim, now)
             line = self._lines.get(claim.name)
             if line is not None:
                 line.queue.pop(claim.owner, None)
@@ -188,7 +194,7 @@ class Store:
                 self._advance(claim.name, line, now)
 
     def evict(self, name: str) -> int:
-        with self._mutex:
+        with self.mutex:
             line = self._lines.get(name)
             if line is None:
                 return 0
@@ -249,10 +255,10 @@ class Store:
             info = next(iter(line.holders.values())).claim.info
             label = f" ({info['label']})" if info.get("label") else ""
             holder = f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
-        # Nobody else tells the line that a holder expired, so the first one looks then (a hazard
-        # shown by a run); the others look at their heartbeat, in case the first one died.
+        # Nobody else tells the line that a holder expired, so who is first looks then (a hazard
+        # shown by a run). The others look a little later: who was first may have left or died.
         first = next(iter(line.queue), None) == owner
-        return InLine(holder, ahead, line.next_expiry if first else math.inf)
+        return InLine(holder, ahead, line.next_expiry + (0.0 if first else LATER))
 
     # -- tombstones -------------------------------------------------------------------------------
 
@@ -270,7 +276,7 @@ class Store:
     # -- inspection -------------------------------------------------------------------------------
 
     def inspect(self, prefix: str, exact: bool) -> list[LockInfo]:
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             names = [prefix] if exact else sorted(n for n in self._lines if n.startswith(prefix))
             found: list[LockInfo] = []
@@ -287,7 +293,7 @@ class Store:
 
     def leftovers(self) -> list[str]:
         """What is still stored, for tests of "nothing is left behind"; empty is good."""
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
             self._exhume(now)
             for name, line in list(self._lines.items()):
@@ -303,7 +309,7 @@ class Store:
     # -- cells ------------------------------------------------------------------------------------
 
     def cell_read(self, name: str) -> Cell | None:
-        with self._mutex:
+        with self.mutex:
             stored = self._cells.get(name)
             return None if stored is None else stored.at(self._clock())
 
@@ -315,8 +321,9 @@ class Store:
         fence: int | None,
         ttl: float | None,
     ) -> Cell | CellConflict:
-        with self._mutex:
+        with self.mutex:
             now = self._clock()
+            self._forget_cells(now)
             stored = self._cells.get(name)
             current = None if stored is None else stored.at(now)
             if expect is not None and expect != (0 if current is None else current.version):
@@ -332,26 +339,39 @@ class Store:
             stored.fence = max(fences, default=None)
             stored.expires = expires
             stored.cell = None if value is None else Cell(value, version)
-            if value is None and stored.fence is None and not stored.watchers:
-                del self._cells[name]  # only a fence has to be remembered beyond the value
+            if ttl is not None:
+                heapq.heappush(self._expiring, (expires, name))
+            self._drop_if_empty(name, stored)
             for call in list(stored.watchers):
                 call()
             return Cell(value or b"", version)
 
     def cell_watch(self, name: str, call: Callable[[], None]) -> float:
         """Call at every change; returns when the value expires by itself, which calls nobody."""
-        with self._mutex:
+        with self.mutex:
             stored = self._cells.setdefault(name, _StoredCell())
             stored.watchers.append(call)
             return stored.expires
 
     def cell_unwatch(self, name: str, call: Callable[[], None]) -> None:
-        with self._mutex:
+        with self.mutex:
             stored = self._cells.get(name)
             if stored is not None and call in stored.watchers:
                 stored.watchers.remove(call)
-                if stored.cell is None and stored.fence is None and not stored.watchers:
-                    del self._cells[name]
+                self._drop_if_empty(name, stored)
+
+    def _drop_if_empty(self, name: str, stored: _StoredCell) -> None:
+        """Beyond its value only a fence has to be remembered."""
+        if stored.cell is None and stored.fence is None and not stored.watchers:
+            self._cells.pop(name, None)
+
+    def _forget_cells(self, now: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now:
+            name = heapq.heappop(self._expiring)[1]
+            stored = self._cells.get(name)
+            if stored is not None and stored.at(now) is None:
+                stored.cell = None
+                self._drop_if_empty(name, stored)
 
 
 @dataclass(slots=True, eq=False)

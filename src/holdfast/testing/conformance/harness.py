@@ -114,6 +114,11 @@ class Api:
         """An interval of renewal at which a loss is noticed soon, however long the lease."""
         return self.strategy.short_ttl / 6
 
+    @property
+    def patience(self) -> float:
+        """A `request_timeout` that a healthy store keeps, and that a test can sit out."""
+        return 1.5 * self.strategy.short_ttl
+
     def now(self) -> float:
         """The clock the leases live by."""
         return clock.now()

@@ -45,7 +45,7 @@ class Leases(Theme):
     async def test_a_fixed_lease_is_extended_by_hand(self, api: Api) -> None:
         begun = api.now()
         lease = await take(api.here.lock("x", ttl=api.brief, renew=False))
-        while api.now() < begun + 1.5 * api.brief:
+        while api.now() < begun + 1.2 * api.brief:
             await api.pass_time(api.brief / 4)
             before = lease.remaining()
             assert await lease.renew() > before
@@ -59,7 +59,7 @@ class Leases(Theme):
         lease = await take(api.here.lock("x", ttl=api.brief))
         often = await take(api.here.lock("y", ttl=api.brief, renew=api.brief / 8))
         waiter = api.spawn(api.there.lock("x").acquire(timeout=LONG))
-        await api.pass_time(2 * api.brief)
+        await api.pass_time(1.3 * api.brief)
         assert lease.held
         assert often.held
         assert not waiter.done()
@@ -77,7 +77,7 @@ class Leases(Theme):
         await first.release()
         lease = await waiter
         assert lease is not None
-        await api.pass_time(1.5 * api.brief)
+        await api.pass_time(1.2 * api.brief)
         assert lease.held
         assert await refused(api.here.lock("x"))
         assert await lease.release() is True
@@ -85,7 +85,7 @@ class Leases(Theme):
     @pytest.mark.req("R22", "hand-over with renew=False")
     async def test_a_fixed_lease_that_was_handed_over_lasts_its_ttl(self, api: Api) -> None:
         """Its ttl, not the claim window: the waiter must have confirmed it."""
-        ttl = max(2 * api.brief, 3 * api.strategy.claim_window)
+        ttl = max(api.brief, 3 * api.strategy.claim_window)
         first = await take(api.here.lock("x"))
         waiter = await api.queue_up(api.there.lock("x", ttl=ttl, renew=False))
         await first.release()
@@ -171,20 +171,18 @@ class Leases(Theme):
         self, api: Api, hours: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lease = await take(api.here.lock("x"))
-        short = await take(api.here.lock("y", ttl=api.brief, renew=False))
         _set_wall_clock(monkeypatch, hours * 3600)
         assert lease.held
-        assert short.held
         assert 20 < lease.remaining() <= 30
         await lease.renew()
         assert 20 < lease.remaining() <= 30
         assert await refused(api.connect().lock("x"))
         assert await lease.release() is True
-        assert await short.lost.wait(LONG) is True
-        again = await take(api.there.lock("y", ttl=api.brief, renew=False))
-        assert again.held
-        assert again.remaining() <= api.brief
-        await again.release()
+        short = await take(api.here.lock("y", ttl=api.short, renew=False))
+        assert short.remaining() <= api.short
+        await (await take(api.there.lock("y"))).release()
+        assert not short.held
+        assert await short.release() is False
 
     @pytest.mark.req("R12", "R6")
     async def test_remaining_counts_down(self, api: Api) -> None:

@@ -23,7 +23,15 @@ FAMILIES: dict[str, list[str]] = {
     "quotes": ["'", '"', "`", "''", "';DROP TABLE locks;--", '\\"', "\\'", "$1", "%s", "?", ":n"],
     "wildcards": ["*", "a*", "?a", "[a]", "%", "_", "a%", "a_", "^a", "a$"],
     "escapes": ["%2F", "%", "%25", "a%2Fb", "&amp;", "+", "\\0", "\\u0000", "=", "#", "&"],
-    "other scripts": ["锁", "замок", "κλειδαριά", "قفل", "🔒", "🔒\N{VARIATION SELECTOR-16}", "מנעול"],
+    "other scripts": [
+        "锁",
+        "замок",
+        "κλειδαριά",
+        "قفل",
+        "🔒",
+        "🔒\N{VARIATION SELECTOR-16}",
+        "מנעול",
+    ],
     "controls": ["\x01", "\x1b[0m", "\x7f", "\x85", "\u2028", "\ufeff", "\ufeffx", "\U0010ffff"],
     "long": ["x" * 1024, "x" * 1023, "x" * 1023 + "y", "y" + "x" * 1023, "é" * 512, "🔒" * 256],
 }
@@ -56,7 +64,9 @@ class Names(Theme):
             assert await lease.release() is True, name
 
     @pytest.mark.req("names")
-    @pytest.mark.parametrize("name", ["", "x" * 1025, "é" * 513, "\ud800"], ids=lambda name: f"{name:.1}")
+    @pytest.mark.parametrize(
+        "name", ["", "x" * 1025, "é" * 513, "\ud800"], ids=lambda name: f"{name:.1}"
+    )
     async def test_what_no_store_could_keep_is_refused(self, api: Api, name: str) -> None:
         with pytest.raises(Misconfigured):
             api.here.lock(name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from holdfast import Mode
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
+from holdfast.testing.conformance.waiting import PROMPT
 from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed
 
 
@@ -230,6 +232,7 @@ class Protocol(Theme):
 
     @pytest.mark.req("law 4")
     async def test_closing_wakes_who_waits(self, api: Api) -> None:
+        """As the core does it: withdraw what is in line, then close."""
         holder, raw = api.raw(), api.raw()
         await holder.grant(holder.claim("x"))
         claim = raw.claim("x")
@@ -237,4 +240,4 @@ class Protocol(Theme):
         waiting = api.spawn(raw.wait(claim, busy, within=10 * LONG))
         await api.in_line("x", 1)
         await raw.close()
-        assert await waiting is None
+        assert await asyncio.wait_for(waiting, PROMPT) is None

@@ -125,9 +125,7 @@ class Reentrancy(Theme):
         await api.free("x")
 
     @pytest.mark.req("R5", "R22", "R1")
-    async def test_a_fixed_lease_that_the_store_forgot_is_not_entered_again(
-        self, api: Api
-    ) -> None:
+    async def test_a_fixed_lease_that_the_store_forgot_is_not_entered_again(self, api: Api) -> None:
         """Re-entry asks for an extension, and so learns of the loss."""
         lock = api.here.lock("x", renew=False, reentrant=True)
         lost = await take(lock)

@@ -9,6 +9,9 @@ import pytest
 from holdfast import Closed, aio
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 
+PROMPT = 5.0
+"""Seconds within which a waiter that is told to stop must have stopped, however long its ttl."""
+
 
 class Waiting(Theme):
     @pytest.mark.req("R7")
@@ -142,7 +145,7 @@ class Waiting(Theme):
         stays = await api.queue_up(api.there.lock("x"))
         await client.close()
         with pytest.raises(Closed):
-            await gone
+            await asyncio.wait_for(gone, PROMPT)
         await api.in_line("x", 1)
         await lease.release()
         handed_over = await stays
@@ -240,5 +243,6 @@ class Waiting(Theme):
         assert api.strategy.requests() - before < crowd
         await api.there.close()
         await lease.release()
-        results = await asyncio.gather(*turns, return_exceptions=True)
-        assert all(isinstance(result, Closed) for result in results)
+        done, waiting = await asyncio.wait(turns, timeout=PROMPT)
+        assert not waiting, "closing the client did not wake those who waited"
+        assert all(isinstance(turn.exception(), Closed) for turn in done)
