@@ -194,21 +194,21 @@ class MemoryStrategy(Strategy):
         self.network.let_go()
 
     def restart_server(self) -> None:
-        with self.store._mutex:
+        with self.store.mutex:
             for forgotten in (self.store._lines, self.store._buried, self.store._graves):
                 forgotten.clear()
             self.store._cells.clear()
             self.store._last = 0
 
     def expire_now(self, name: str) -> None:
-        with self.store._mutex:
+        with self.store.mutex:
             line = self.store._lines[name]
             for entry in line.holders.values():
                 entry.expires = clock.now()
             line.next_expiry = clock.now()
 
     def steal(self, name: str) -> None:
-        with self.store._mutex:
+        with self.store.mutex:
             del self.store._lines[name]
 
     def leftovers(self) -> list[str]:

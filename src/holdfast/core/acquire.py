@@ -34,6 +34,10 @@ EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
 
 
+def new_owner() -> str:
+    return secrets.token_bytes(16).hex()
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Engine:
     """One client's backend, keeper and re-entry counts, bound to one port."""
@@ -128,13 +132,16 @@ class Engine:
         """
         if hold.incarnation != self.port.incarnation():
             return False  # law 8: a forked child releases nothing
-        self.check_deadline(hold)
+        now = self.port.now()
+        if now >= hold.until:
+            self.check_deadline(hold)
         if not self.keeper.leave(hold, share):
             return not hold.lost
         claim = hold.claim
-        deadline = self.port.now() + self.request_timeout
         try:
-            result = await self.backend.release(hold.grant, claim.unanswered, deadline)
+            result = await self.backend.release(
+                hold.grant, claim.unanswered, now + self.request_timeout
+            )
         except Unavailable as error:
             result = Unknown(str(error))
         if isinstance(result, Unknown):
@@ -167,7 +174,7 @@ class Acquisition:
     def __init__(self, engine: Engine, want: Want) -> None:
         self.engine = engine
         self.want = want
-        self.claim = want.claim(secrets.token_hex(16), engine.identity)
+        self.claim = want.claim(new_owner(), engine.identity)
         self.entered: Hold | None = None  # the hold that was entered again instead
 
     def abandon(self) -> None:
@@ -212,7 +219,7 @@ class Acquisition:
     def _hold(self, grant: Grant, sent: float) -> Hold:
         engine, want = self.engine, self.want
         port = engine.port
-        hold = Hold(grant, sent, want.renew_every, port.random(), port.incarnation())
+        hold = Hold(grant, sent, want.renew_every, port.random(), engine.incarnation)
         if want.on_lost is not None:
             hold.listen(self, want.on_lost)
         engine.keeper.add(hold, sent)
@@ -344,7 +351,7 @@ class _Waiting:
         engine, old = acquisition.engine, acquisition.claim
         self.expired += 1
         self.in_line = False
-        acquisition.claim = replace(old, owner=secrets.token_hex(16), unanswered=False)
+        acquisition.claim = replace(old, owner=new_owner(), unanswered=False)
         engine.keeper.abandon(old)
         if self.expired >= EXPIRED_GRANTS:
             raise Unavailable(

@@ -44,7 +44,7 @@ class Exit:
             return _exit_last
         guard = Guard(lock)
         # Weakly: if this was no `with` statement, there must be nothing for __enter__ to find.
-        lock._coming[lock._context()] = weakref.ref(guard)
+        lock._coming[lock._client._current.port.context()] = weakref.ref(guard)
         return guard
 
 

@@ -44,9 +44,6 @@ class Handle:
         self._share = acquisition
         self._keyring = keyring._weakly
         self._hold = hold
-        # Noticed by the keeper if nobody can reach this lease any more. Not a `__del__`: Python
-        # swallows a Ctrl-C that strikes inside one.
-        hold.watch(self, acquisition, acquisition.engine.keeper.orphans.append)
 
     @property
     def name(self) -> str:
@@ -182,13 +179,17 @@ class Keyring(Generic[H]):
     def _keep(self, lease: H, entering: bool) -> None:
         """From here on the lock object keeps the lease alive, and a `with` is watched."""
         context = self._context()
+        watched: object = lease
         if entering:
             lease._entered = True
             coming = self._coming.pop(context, None)
             guard = None if coming is None else coming()
             if guard is not None:
                 guard.lease = lease
-                lease._hold.watch(guard, lease._share, lease._engine.keeper.orphans.append)
+                watched = guard
+        # The keeper notices if nobody can reach this lease any more. Not by a `__del__`: Python
+        # swallows a Ctrl-C that strikes inside one.
+        lease._hold.watch(watched, lease._share, lease._engine.keeper.orphans.append)
         if len(self._leases) >= self._sweep_at:
             for old in list(self._leases):
                 if old._hold.end:

@@ -91,7 +91,8 @@ class Keeper:
         hold.end = reason
         self._fresh.pop(owner, None)
         hold.guards = None
-        hold.forget()
+        if hold.entry is not None:
+            hold.forget()
         return True
 
     def leave(self, hold: Hold, share: object) -> bool:

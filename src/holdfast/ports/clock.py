@@ -6,16 +6,17 @@ Contract: `now` counts while the host is suspended where the kernel offers it (l
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 
 __all__ = ["first_use_after_fork", "incarnation", "now"]
 
+now: Callable[[], float]
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def now() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # no Python frame
 else:  # pragma: no cover - macOS and others: a suspend is then noticed late
     now = time.monotonic
 

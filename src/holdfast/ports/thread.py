@@ -34,8 +34,10 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        coroutine.close()  # a no-op when it has ended; else it must not linger
+    except BaseException:
+        coroutine.close()  # an interrupt before it began: it must not linger
+        raise
+    coroutine.close()
     raise RuntimeError("a coroutine of the core suspended on the thread port: this is a bug")
 
 

@@ -31,6 +31,9 @@ LATER = 0.05
 """How long after an expiry those behind the first in line look whether it was taken care of."""
 
 
+Enlist = Callable[[Claim], Callable[["Held"], None]]
+
+
 class Held(NamedTuple):
     """The owner holds until `expires`."""
 
@@ -65,14 +68,16 @@ class Entry:
         return Held(self.expires, self.fence)
 
 
-@dataclass(slots=True, eq=False)
 class Line:
     """One name: who holds it and who waits, oldest first."""
 
-    writer: int  # no exclusive token of this name was larger: what shared leases carry
-    holders: dict[str, Entry] = field(default_factory=dict[str, Entry])
-    queue: OrderedDict[str, Entry] = field(default_factory=OrderedDict[str, Entry])
-    next_expiry: float = math.inf  # no holder expires before this
+    __slots__ = ("holders", "next_expiry", "queue", "writer")
+
+    def __init__(self) -> None:
+        self.holders: dict[str, Entry] = {}
+        self.queue: OrderedDict[str, Entry] = OrderedDict()
+        self.writer: int | None = None  # no exclusive token of this name was larger; None: unknown
+        self.next_expiry = math.inf  # no holder expires before this
 
     def admits(self, claim: Claim) -> bool:
         """THE compatibility rule. Holders of one line always share one mode."""
@@ -91,7 +96,7 @@ class Store:
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock = clock
         self._wall = wall  # only the floor of tokens and versions: they outlive this store
-        self.mutex = threading.RLock()  # re-entered only by mistake, which `DirectLink` detects
+        self.mutex = threading.RLock()
         self._lines: dict[str, Line] = {}
         self._buried: dict[str, float] = {}  # tombstones: owner -> until when
         self._graves: list[tuple[float, str]] = []  # the same, soonest first
@@ -99,22 +104,28 @@ class Store:
         self._expiring: list[tuple[float, str]] = []  # when cells are over, soonest first
         self._last = 0  # the highest token or version handed out
 
+    @property
+    def entered(self) -> bool:
+        """Whether this very thread is inside: the garbage collector ran somebody's finaliser
+        there, and what it asks for must wait until the line is in order."""
+        return self.mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
+
     # -- claims -----------------------------------------------------------------------------------
 
-    def attempt(
-        self, claim: Claim, queue: bool, call: Callable[[Held], None] | None
-    ) -> Held | InLine | Gone:
+    def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
+        """Take it if it may be had now; else stand in line, if there is somebody to `enlist`, who
+        says how to call when it is this claim's turn."""
         with self.mutex:
             now = self._clock()
-            self._exhume(now)
-            if claim.owner in self._buried:
-                return Gone("this claim was withdrawn")
+            if self._graves:
+                self._exhume(now)
+                if claim.owner in self._buried:
+                    return Gone("this claim was withdrawn")
             line = self._lines.get(claim.name)
             if line is None:
-                # Lines are forgotten when empty, and with them their last writer's token: a token
-                # of this moment is later than any of that writer's and earlier than the next's.
-                line = self._lines[claim.name] = Line(writer=self._token())
-            self._advance(claim.name, line, now)
+                line = self._lines[claim.name] = Line()
+            else:
+                self._advance(claim.name, line, now)
             entry = line.holders.get(claim.owner)
             if entry is not None:  # asking twice is asking once
                 return entry.held
@@ -124,9 +135,10 @@ class Store:
                 entry = Entry(claim, now, now)
                 self._grant(line, entry, now)
                 return entry.held
-            if entry is None and queue:
+            if entry is None and enlist is not None:
                 ahead = len(line.queue)
-                line.queue[claim.owner] = entry = Entry(claim, now, now + claim.ttl, call)
+                entry = Entry(claim, now, now + claim.ttl, enlist(claim))
+                line.queue[claim.owner] = entry
                 self._lines[claim.name] = line
                 return self._in_line(line, claim.owner, ahead)
             if entry is not None:
@@ -236,6 +248,10 @@ class Store:
         if claim.mode is Mode.EXCLUSIVE:
             entry.fence = line.writer = self._token()
         elif claim.mode is Mode.SHARED:
+            if line.writer is None:
+                # Lines are forgotten when empty, and with them their last writer's token. A token
+                # of this moment is larger than that writer's, and smaller than the next one's.
+                line.writer = self._token()
             entry.fence = line.writer
         entry.since = now
         entry.expires = now + claim.ttl

@@ -105,7 +105,7 @@ class Cells(Theme):
 
     @pytest.mark.req("cells", "B1", "R3")
     async def test_a_stale_holder_cannot_write(self, api: Api) -> None:
-        """The point of it all: the token of an earlier holder is refused after a later one wrote."""
+        """The point of it all: an earlier holder's token is refused after a later one wrote."""
         api.need_cells()
         api.need_token()
         raw = api.raw()

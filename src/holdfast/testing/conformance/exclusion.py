@@ -119,7 +119,7 @@ class Exclusion(Theme):
     async def test_with(self, api: Api) -> None:
         lock = api.here.lock("x")
         async with lock as lease:
-            assert lease.held
+            lease.check()
             assert lease.name == lock.name == "x"
             assert await refused(api.there.lock("x"))
         assert not lease.held

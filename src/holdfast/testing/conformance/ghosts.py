@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Closed, LeaseLost, Unavailable
+from holdfast import Closed, LeaseLost, NotHeld, Unavailable
 from holdfast.testing.conformance.faults import impatient
 from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on, refused, take
 
@@ -115,7 +115,7 @@ class Ghosts(Theme):
         renewal = api.spawn(lease.renew())
         await asyncio.sleep(0.05)
         assert await lease.release() is True
-        with pytest.raises((Unavailable, LeaseLost)):
+        with pytest.raises((Unavailable, LeaseLost, NotHeld)):
             await renewal
         assert not lease.held
         await past(api, begun)

@@ -126,7 +126,7 @@ class Api:
     async def pass_time(self, seconds: float) -> None:
         """Where nothing but time can bring something about, or show that it does not come."""
         end = self.now() + seconds
-        while (left := end - self.now()) > 0:
+        while (left := end - self.now()) > 0:  # noqa: ASYNC110 - the loop has another clock
             await asyncio.sleep(left)
 
     async def until(self, happened: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -107,23 +107,30 @@ class Losses(Theme):
     @pytest.mark.req("B2", "exception in the body")
     async def test_a_loss_masks_no_exception_of_the_body(self, api: Api) -> None:
         api.need_inspection()
-        with pytest.raises(ZeroDivisionError):
+
+        async def body() -> None:
             async with api.here.lock("x", renew=api.often) as lease:
                 with contextlib.suppress(asyncio.CancelledError):
                     await lose(api, lease)
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await body()
         await api.free("x")
 
     @pytest.mark.req("B2")
     @only_on("aio")
     async def test_the_body_is_cancelled(self, api: Api) -> None:
         api.need_inspection()
-        here = api.here
-        with pytest.raises(LeaseLost):
-            async with here.lock("x", renew=api.often):
+
+        async def body() -> None:
+            async with api.here.lock("x", renew=api.often):
                 await api.there.evict("x")
                 await asyncio.sleep(LONG)
                 pytest.fail("the body went on without its lock")
+
+        with pytest.raises(LeaseLost):
+            await body()
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -134,11 +141,16 @@ class Losses(Theme):
     async def test_the_body_is_not_cancelled_if_so_wished(self, api: Api) -> None:
         api.need_inspection()
         went_on = False
-        with pytest.raises(LeaseLost):
+
+        async def body() -> None:
+            nonlocal went_on
             async with api.here.lock("x", renew=api.often, cancel_on_lost=False) as lease:
                 await lose(api, lease)
                 await asyncio.sleep(0.02)
                 went_on = True
+
+        with pytest.raises(LeaseLost):
+            await body()
         assert went_on
 
     @pytest.mark.req("B2", "B3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,7 @@ from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 class Modes(Theme):
     @pytest.mark.req("R10")
     async def test_every_mode_works_or_is_refused_by_name(self, api: Api) -> None:
-        made = {
+        made: dict[Mode, Callable[[], aio.Lock | aio.Semaphore]] = {
             Mode.EXCLUSIVE: lambda: api.here.lock("x"),
             Mode.SHARED: lambda: api.here.rwlock("x").read(),
             Mode.PERMITS: lambda: api.here.semaphore("x", 2),
@@ -21,7 +22,8 @@ class Modes(Theme):
         assert api.capabilities.modes, "a backend must be able to do something"
         for mode, make in made.items():
             if mode in api.capabilities.modes:
-                lease = await take(make())
+                lease = await make().acquire(timeout=LONG)
+                assert lease is not None
                 assert lease.mode is mode
                 await lease.release()
             else:

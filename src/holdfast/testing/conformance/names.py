@@ -13,7 +13,18 @@ NFC = unicodedata.normalize("NFC", "Überstraße")
 NFD = unicodedata.normalize("NFD", NFC)
 
 FAMILIES: dict[str, list[str]] = {
-    "case": ["lock", "Lock", "LOCK", "straße", "STRASSE", "strasse", "ı", "i", "I", "İ"],
+    "case": [
+        "lock",
+        "Lock",
+        "LOCK",
+        "straße",
+        "STRASSE",
+        "strasse",
+        "i",
+        "I",
+        "\N{LATIN SMALL LETTER DOTLESS I}",
+        "İ",
+    ],
     "unicode forms": [NFC, NFD, "K", "\N{KELVIN SIGN}", "\N{LATIN SMALL LIGATURE FI}", "fi"],
     "prefixes": ["a", "a/", "a/b", "a/b/c", "a:", "a:b", "ab", "a.", "a-", "a\0", "a\0b"],
     "slashes": ["/", "//", "/a", "///", ".", "..", "./a", "../a", "a/../b", "\\", "\\\\"],

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Child:
 
 
 @contextlib.asynccontextmanager
-async def child_of(api: Api) -> AsyncIterator[Child]:
+async def child_of(api: Api) -> AsyncGenerator[Child, None]:
     api.need_processes()
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(CHILD), api.url, api.port, *api.strategy.child_imports,
@@ -79,7 +79,8 @@ async def child_of(api: Api) -> AsyncIterator[Child]:
 
 
 async def in_a_fork(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """What `work` returns in a forked child of this process, on a loop and in threads of its own."""
+    """What `work` returns in a forked child of this process, on a loop and in threads of its
+    own. The parent's loop goes on meanwhile, and with it the parent's renewals."""
     readable, writable = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads here: which is the point
@@ -87,22 +88,21 @@ async def in_a_fork(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     if not pid:
         _child_main(work, writable)
     os.close(writable)
-    loop = asyncio.get_running_loop()
-    answered = loop.create_future()
-    loop.add_reader(readable, lambda: answered.done() or answered.set_result(None))
-    try:
-        await asyncio.wait_for(answered, LONG)
-        data = b"".join(iter(lambda: os.read(readable, 65536), b""))
-    except TimeoutError:
-        os.kill(pid, signal.SIGKILL)
-        raise
-    finally:
-        loop.remove_reader(readable)
-        os.close(readable)
-        os.waitpid(pid, 0)
-    answer = json.loads(data)
+    answer = json.loads(await asyncio.to_thread(_answer_of, pid, readable))
     assert "error" not in answer, answer["error"]
     return answer["result"]
+
+
+def _answer_of(pid: int, readable: int) -> bytes:
+    kill = threading.Timer(LONG, os.kill, (pid, signal.SIGKILL))
+    kill.start()
+    try:
+        with open(readable, "rb") as pipe:
+            return pipe.read() or b'{"error": "the forked child hung, or died without a word"}'
+    finally:
+        os.waitpid(pid, 0)
+        kill.cancel()
+        kill.join()
 
 
 def _child_main(work: Callable[[], Coroutine[Any, Any, Any]], writable: int) -> None:

@@ -108,8 +108,10 @@ class Raw:
     async def wait(self, claim: Claim, busy: Busy, within: float = PATIENCE) -> Grant | None:
         return await self._call(lambda end: self.backend.wait(claim, busy, end), within)
 
-    async def withdraw(self, claim: Claim, within: float = PATIENCE) -> Released | Unknown:
-        return await self._call(lambda end: self.backend.withdraw(claim, end), within)
+    async def withdraw(
+        self, claim: Claim, tombstone: bool = True, within: float = PATIENCE
+    ) -> Released | Unknown:
+        return await self._call(lambda end: self.backend.withdraw(claim, tombstone, end), within)
 
     async def renew(
         self, *grants: Grant, within: float = PATIENCE

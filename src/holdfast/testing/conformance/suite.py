@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -45,8 +45,8 @@ class ConformanceSuite(
     Cancellation,
     Processes,
 ):
-    strategy: ClassVar[Callable[[], Strategy]]
-    """The strategy's class, or anything that makes one when called; once for the whole class."""
+    strategy: ClassVar[type[Strategy]]
+    """The strategy's class; made once for all tests of the suite's class."""
 
     @classmethod
     def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
@@ -55,9 +55,8 @@ class ConformanceSuite(
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "api" in metafunc.fixturenames:
-            name = getattr(self.strategy, "name", type(self).__name__)
             ports = getattr(metafunc.function, "ports", PORTS)
-            ids = [f"{name}-{port}" for port in ports]
+            ids = [f"{self.strategy.name}-{port}" for port in ports]
             metafunc.parametrize("api", ports, ids=ids, indirect=True)
 
     @pytest.fixture(scope="class")

@@ -15,7 +15,7 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -92,6 +92,7 @@ class Threaded:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._mirror = MIRRORS[type(inner)]
+        self._statements: list[tuple[object, Generator[Any, None, None]]] = []
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._inner, name)
@@ -115,16 +116,41 @@ class Threaded:
         return call
 
     async def __aenter__(self) -> Any:
-        return _wrapped(await in_thread(self._inner.__enter__))
+        statement = _with(self._inner)
+        entered = await in_thread(lambda: next(statement))
+        self._statements.append((asyncio.current_task(), statement))
+        return _wrapped(entered)
 
-    async def __aexit__(self, *exc_info: Any) -> Any:
-        return await in_thread(functools.partial(self._inner.__exit__, *exc_info))
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        task = asyncio.current_task()
+        mine = [pair for pair in self._statements if pair[0] is task]
+        self._statements.remove(mine[-1])
+        statement = mine[-1][1]
+        try:
+            await in_thread(lambda: _leave(statement, error))
+        except BaseException as raised:
+            if raised is not error:
+                raise
+        return False
 
     def __bool__(self) -> bool:
         return bool(self._inner)
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+
+def _with(inner: Any) -> Generator[Any, None, None]:
+    """A real `with` statement, entered and left by the thread that runs this generator."""
+    with inner as entered:
+        yield entered
+
+
+def _leave(statement: Generator[Any, None, None], error: BaseException | None) -> None:
+    if error is None:
+        next(statement, None)
+    else:
+        statement.throw(error)  # comes back here: no lock swallows what its body raised
 
 
 def _wrapped(value: Any) -> Any:
