@@ -265,8 +265,8 @@ class Keeper:
             ref = self.orphans.popleft()
             if not ref.hold.end:
                 log.warning(
-                    "a lease of %r was dropped, or its `with` interrupted, without a release; it is "
-                    "given back now. Use `with`, or call release()",
+                    "a lease of %r was dropped, or its `with` interrupted, without a release; "
+                    "it is given back now. Use `with`, or call release()",
                     ref.hold.claim.name,
                 )
             self.drop(ref.hold, ref.share)

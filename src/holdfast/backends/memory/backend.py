@@ -1,7 +1,7 @@
 """The memory backend's client half: dates what the store answers, and waits to be called.
 
-Contract: `core/backend.py`. A request is a function call; or goes through a link, which in tests is a
-network that delays, loses and reorders, so that what is tested against faults is this very code.
+Contract: `core/backend.py`. A request is a function call; or goes through a link, which in tests is
+a network that delays, loses and reorders, so that what is tested against faults is this very code.
 Partner: `store.py`, the server's half.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from holdfast.backends.memory.store import Gone, Held, InLine, Store
+from holdfast.backends.memory.store import Call, Gone, Held, InLine, Store
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
@@ -51,7 +51,7 @@ class Link(Protocol):
         """Have the store run `request`; Unknown when no answer came by the deadline."""
         ...
 
-    def caller(self, call: Callable[[Held], None]) -> Callable[[Held], None]:
+    def caller(self, call: Call) -> Call:
         """The store's way of calling a waiter, which may also fail."""
         ...
 
@@ -65,8 +65,9 @@ class _Ticket:
         self.event = event
         self.held: Held | None = None
 
-    def call(self, held: Held) -> None:
-        self.held = held
+    def call(self, held: Held | None) -> None:
+        if held is not None:
+            self.held = held
         self.event.set()
 
 
@@ -194,7 +195,7 @@ class MemoryBackend:
             return answer
         return Released() if answer else AlreadyLost(NOT_OURS)
 
-    def _enlist(self, claim: Claim) -> Callable[[Held], None]:
+    def _enlist(self, claim: Claim) -> Call:
         """The store puts this claim in line: here is how to call it."""
         ticket = _Ticket(self._port.event())
         if not self._closed:

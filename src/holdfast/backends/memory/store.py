@@ -31,7 +31,9 @@ LATER = 0.05
 """How long after an expiry those behind the first in line look whether it was taken care of."""
 
 
-Enlist = Callable[[Claim], Callable[["Held"], None]]
+Call = Callable[["Held | None"], None]
+"""Tells a waiter that it holds or, with None, that it should look."""
+Enlist = Callable[[Claim], Call]
 
 
 class Held(NamedTuple):
@@ -60,8 +62,9 @@ class Entry:
     claim: Claim
     since: float
     expires: float
-    call: Callable[[Held], None] | None = None  # how to tell the waiter that it holds
+    call: Call | None = None  # how to reach the waiter
     fence: int | None = None
+    look_at: float = math.inf  # when the waiter will look by itself
 
     @property
     def held(self) -> Held:
@@ -240,7 +243,13 @@ class Store:
             if entry.call is not None:
                 entry.call(entry.held)
             del queue[owner]
-        if not holders and not queue:
+        if queue:
+            first = next(iter(queue.values()))
+            if line.next_expiry < first.look_at - LATER and first.call is not None:
+                # The new holder has a shorter lease than the one we told it of: have it look.
+                first.look_at = line.next_expiry
+                first.call(None)
+        elif not holders:
             self._lines.pop(name, None)
 
     def _grant(self, line: Line, entry: Entry, now: float) -> None:
@@ -274,7 +283,11 @@ class Store:
         # Nobody else tells the line that a holder expired, so who is first looks then (a hazard
         # shown by a run). The others look a little later: who was first may have left or died.
         first = next(iter(line.queue), None) == owner
-        return InLine(holder, ahead, line.next_expiry + (0.0 if first else LATER))
+        look_at = line.next_expiry + (0.0 if first else LATER)
+        entry = line.queue.get(owner)
+        if entry is not None:
+            entry.look_at = look_at
+        return InLine(holder, ahead, look_at)
 
     # -- tombstones -------------------------------------------------------------------------------
 
