@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
-PORTABLE = ("tests/unit", "tests/conformance")
+PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
 
 

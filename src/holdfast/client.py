@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from holdfast.backends import find
@@ -56,7 +57,7 @@ class Client:
         self._label = values["label"]
         checked_metadata({"label": self._label})
         self._make_port = port
-        self._make_backend: Callable[[], Backend] = lambda: factory.from_url(self._url)
+        self._make_backend: Callable[[], Backend] = partial(factory.from_url, self._url)
         self._current = self._make_engine()
 
     def _make_engine(self) -> Engine:

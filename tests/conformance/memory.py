@@ -84,7 +84,7 @@ class Network:
             self.drop_replies -= lost
             return lost
 
-    def push(self, call: Callable[[Held], None], held: Held) -> None:
+    def push(self, call: Callable[[Held | None], None], held: Held | None) -> None:
         """The store calls a waiter. It runs inside the store, so it must not wait for anything."""
         if self.severed or self.hanging:
             return
@@ -125,7 +125,7 @@ class BrokenLink:
         if self._port.asynchronous:
             await self._port.sleep(0)
 
-    def caller(self, call: Callable[[Held], None]) -> Callable[[Held], None]:
+    def caller(self, call: Callable[[Held | None], None]) -> Callable[[Held | None], None]:
         return lambda held: self._network.push(call, held)
 
 
@@ -148,7 +148,7 @@ holdfast.register("broken+memory", f"{__name__}:BrokenMemoryBackend")
 
 class MemoryStrategy(Strategy):
     name = "memory"
-    short_ttl = 0.2  # nothing but the test machine is slow here
+    short_ttl = 0.15  # nothing is slow here but the machine
 
     def url(self) -> str:
         name = f"n{next(_numbers)}"

@@ -1,8 +1,8 @@
 """Which schedules to try: at random from a seed, or systematically in order.
 
 Contract: every schedule has a name, and `replay(name)` runs it again, exactly: "r<number>" is
-random, seeded by the number; "s<case>:<place>=<way>,..." is systematic, and says where it leaves the
-default course.
+random, seeded by the number; "s<case>:<place>=<way>,..." is systematic, and says where it leaves
+the default course.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ctrl-C at every line of acquire and release leaves nothing behind (law 4).
 
 A trace function raises KeyboardInterrupt at the n-th line that runs inside the package, for every n
-until the scenario runs through untouched. The ttl is far longer than the test, so nothing is freed by
-expiry: what was taken must have been given back, and nobody may be left in line.
+until the scenario runs through untouched. The ttl is far longer than the test, so nothing is freed
+by expiry: what was taken must have been given back, and nobody may be left in line.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Url:
         known = {option.name: option for option in declared}
         values = {name: option.default for name, option in known.items()}
         for name, text in self.query.items():
-            values[_known(name, known, self.scheme)] = known[name].parse(text)
+            values[name] = known[_known(name, known, self.scheme)].parse(text)
         for name, value in given.items():
             values[_known(name, known, self.scheme)] = value
         return values

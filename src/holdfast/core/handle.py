@@ -86,12 +86,12 @@ class Handle:
         hold, engine = self._hold, self._engine
         if self.held:
             return
+        if hold.incarnation != engine.port.incarnation():
+            raise _lost(hold, "it belongs to the parent of this forked process")
         if hold.lost:
             raise hold.loss()
         if self._done or hold.end == RELEASED:
             raise NotHeld(f"this lease of {self.name!r} was released; acquire it again")
-        if hold.incarnation != engine.port.incarnation():
-            raise _lost(hold, "it belongs to the parent of this forked process")
         engine.check_deadline(hold)
         if hold.lost:
             raise hold.loss()

@@ -213,9 +213,10 @@ class Store:
             line = self._lines.get(name)
             if line is None:
                 return 0
-            count = len(line.holders)
+            now = self._clock()
+            count = sum(now < entry.expires for entry in line.holders.values())
             line.holders.clear()
-            self._advance(name, line, self._clock())
+            self._advance(name, line, now)
             return count
 
     def _advance(self, name: str, line: Line, now: float) -> None:

@@ -126,9 +126,9 @@ class Faults(Theme):
         api.strategy.sever_connections()
         for name in ("busy", "free"):
             with pytest.raises(Unavailable):
-                await client.lock(name).acquire(blocking=False)
-            with pytest.raises(Unavailable):
                 await client.lock(name).acquire(timeout=0.1)
+        with pytest.raises(Unavailable):
+            await client.lock("busy").acquire(blocking=False)
         with pytest.raises(Unavailable):
             async with client.lock("busy"):
                 pytest.fail("nobody granted this")
@@ -188,10 +188,10 @@ class Faults(Theme):
         """The call that it was granted may have been lost: it looks by itself."""
         patient = api.connect(request_timeout=LONG)
         raw = api.raw()
-        await raw.grant(raw.claim("x", ttl=api.short))
+        await raw.grant(raw.claim("x", ttl=2 * api.short))
         waiter = await api.queue_up(patient.lock("x", ttl=api.brief))
         api.strategy.sever_connections()
-        await api.pass_time(1.2 * api.short)  # the holder's time runs out meanwhile
+        await api.pass_time(2.2 * api.short)  # the holder's time runs out meanwhile
         api.strategy.heal()
         handed_over = await waiter
         assert handed_over is not None
@@ -227,9 +227,6 @@ class Faults(Theme):
             await client.lock("x").acquire()
         with pytest.raises(Unavailable):
             await client.lock("x").acquire(blocking=False)
-        if api.capabilities.inspection:
-            with pytest.raises(Unavailable):
-                await client.inspect()
         assert api.now() - begun < 6
         api.strategy.heal()
         await api.free("x")
@@ -281,7 +278,7 @@ class Faults(Theme):
         """Over before it arrives: acquire fails, says why, and cleans up."""
         client = api.connect()
         await (await take(client.lock("warm up"))).release()
-        api.strategy.delay_requests(1.5 * api.short)
+        api.strategy.delay_requests(1.2 * api.short)
         with pytest.raises(Unavailable, match="too short"):
             await client.lock("x", ttl=api.short).acquire(timeout=LONG)
         api.strategy.heal()

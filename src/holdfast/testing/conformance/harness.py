@@ -136,6 +136,17 @@ class Api:
             assert self.now() < end, f"{what}: not within {LONG:g} s"
             await asyncio.sleep(0.005)
 
+    async def renewed(self, lease: aio.Lease | aio.Permit) -> None:
+        """Until the keeper has extended this lease once more."""
+        before = lease.remaining()
+
+        async def longer() -> bool:
+            nonlocal before
+            last, before = before, lease.remaining()
+            return before > last
+
+        await self.until(longer, f"a renewal of {lease}")
+
     # -- clients ----------------------------------------------------------------------------------
 
     def connect(self, *, port: str | None = None, **options: Any) -> aio.Locks:
@@ -226,14 +237,19 @@ class Api:
     async def queue_up(
         self, lock: AnyLock, timeout: float = LONG
     ) -> asyncio.Task[aio.Lease | aio.Permit | None]:
-        """Begin to acquire beside the test, and return when that stands in line."""
-        before = len(await self.waiters(lock.name))
+        """Begin to acquire beside the test, and return when that stands in line (or has ended,
+        if the machine is so slow that it did)."""
+        before = {waiter.id for waiter in await self.waiters(lock.name)}
 
         async def acquire() -> aio.Lease | aio.Permit | None:
             return await lock.acquire(timeout=timeout)
 
         task = self.spawn(acquire())
-        await self.in_line(lock.name, before + 1)
+
+        async def stands() -> bool:
+            return task.done() or any(w.id not in before for w in await self.waiters(lock.name))
+
+        await self.until(stands, f"a place in line for {lock.name!r}")
         return task
 
     async def free(self, name: str) -> None:

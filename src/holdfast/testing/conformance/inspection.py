@@ -19,7 +19,7 @@ class Inspection(Theme):
             assert not await api.here.lock("xx").locked()
         assert not await lock.locked()
 
-    @pytest.mark.req("R12", "B7")
+    @pytest.mark.req("R12")
     async def test_holders_are_shown(self, api: Api) -> None:
         api.need_inspection()
         client = api.connect(label="nightly")
@@ -41,7 +41,7 @@ class Inspection(Theme):
         await lease.release()
         assert await api.here.inspect() == []
 
-    @pytest.mark.req("R8", "B7")
+    @pytest.mark.req("R8")
     async def test_waiters_are_shown_in_order(self, api: Api) -> None:
         api.need_inspection()
         api.need_order()
@@ -60,7 +60,7 @@ class Inspection(Theme):
             assert handed_over is not None
             await handed_over.release()
 
-    @pytest.mark.req("R10", "B5", "B7")
+    @pytest.mark.req("R10", "B5")
     async def test_readers_and_permits_are_shown(self, api: Api) -> None:
         api.need_inspection()
         api.need(Mode.SHARED, Mode.PERMITS)
@@ -72,7 +72,7 @@ class Inspection(Theme):
         for lease in (*readers, *permits):
             await lease.release()
 
-    @pytest.mark.req("B7")
+    @pytest.mark.req("names")
     async def test_a_prefix_selects_and_names_are_sorted(self, api: Api) -> None:
         api.need_inspection()
         names = ["b", "ab", "a", "abc", "aC", "B"]
@@ -84,7 +84,7 @@ class Inspection(Theme):
         for lease in leases:
             await lease.release()
 
-    @pytest.mark.req("R6", "B7")
+    @pytest.mark.req("R6")
     async def test_what_expired_is_not_shown(self, api: Api) -> None:
         api.need_inspection()
         lease = await take(api.here.lock("x", ttl=api.short, renew=False))
@@ -115,7 +115,7 @@ class Inspection(Theme):
         await lease.release()
         await raw.release(grant)
 
-    @pytest.mark.req("B7", "eviction")
+    @pytest.mark.req("eviction")
     async def test_evict_says_how_many_it_ended(self, api: Api) -> None:
         api.need_inspection()
         assert await api.here.evict("x") == 0
@@ -132,7 +132,15 @@ class Inspection(Theme):
         assert await successor.release() is True
         assert await other.release() is True
 
-    @pytest.mark.req("B7", "R10", "eviction")
+    @pytest.mark.req("R6", "eviction")
+    async def test_evict_does_not_count_who_had_expired(self, api: Api) -> None:
+        api.need_inspection()
+        lease = await take(api.here.lock("x"))
+        api.strategy.expire_now("x")
+        assert await api.there.evict("x") == 0
+        assert await lease.release() is False
+
+    @pytest.mark.req("R10", "eviction")
     async def test_evict_ends_all_holders(self, api: Api) -> None:
         api.need_inspection()
         api.need(Mode.SHARED)
@@ -142,7 +150,7 @@ class Inspection(Theme):
         assert [await reader.release() for reader in readers] == [False, False]
         assert await writer.release() is True
 
-    @pytest.mark.req("B7", "R9", "eviction")
+    @pytest.mark.req("R9", "eviction")
     async def test_evict_hands_over_to_the_line(self, api: Api) -> None:
         api.need_inspection()
         lease = await take(api.here.lock("x"))
@@ -159,7 +167,7 @@ class Inspection(Theme):
         assert last is not None
         await last.release()
 
-    @pytest.mark.req("B7", "R9", "eviction")
+    @pytest.mark.req("R9", "eviction")
     async def test_an_evicted_fixed_lease_is_found_out_on_release(self, api: Api) -> None:
         """It has no renewal at which to notice; its release must still not free a successor."""
         api.need_inspection()

@@ -58,29 +58,25 @@ class Leases(Theme):
         """Default: a third of the ttl. A waiter behind it gets nothing, for as long as it lasts."""
         lease = await take(api.here.lock("x", ttl=api.brief))
         often = await take(api.here.lock("y", ttl=api.brief, renew=api.brief / 8))
-        waiter = api.spawn(api.there.lock("x").acquire(timeout=LONG))
-        await api.pass_time(1.3 * api.brief)
-        assert lease.held
-        assert often.held
-        assert not waiter.done()
-        assert await refused(api.there.lock("y"))
-        assert await often.release() is True
-        assert await lease.release() is True
-        handed_over = await waiter
-        assert handed_over is not None
-        await handed_over.release()
-
-    @pytest.mark.req("R20")
-    async def test_a_lease_that_was_handed_over_is_renewed_too(self, api: Api) -> None:
-        first = await take(api.here.lock("x"))
-        waiter = await api.queue_up(api.there.lock("x", ttl=api.brief))
+        first = await take(api.there.lock("z"))
+        handed_over = api.spawn(api.here.lock("z", ttl=api.brief).acquire(timeout=LONG))
         await first.release()
-        lease = await waiter
-        assert lease is not None
+        third = await handed_over
+        assert third is not None
+        waiter = api.spawn(api.there.lock("x").acquire(timeout=LONG))
         await api.pass_time(1.2 * api.brief)
         assert lease.held
-        assert await refused(api.here.lock("x"))
+        assert often.held
+        assert third.held
+        assert not waiter.done()
+        assert await refused(api.there.lock("y"))
+        assert await refused(api.there.lock("z"))
+        assert await third.release() is True
+        assert await often.release() is True
         assert await lease.release() is True
+        last = await waiter
+        assert last is not None
+        await last.release()
 
     @pytest.mark.req("R22", "hand-over with renew=False")
     async def test_a_fixed_lease_that_was_handed_over_lasts_its_ttl(self, api: Api) -> None:

@@ -225,11 +225,11 @@ class Losses(Theme):
             raise ZeroDivisionError
 
         lease = await take(api.here.lock("x", renew=api.often, on_lost=broken))
-        other = await take(api.here.lock("y", ttl=api.brief))
+        other = await take(api.here.lock("y", renew=api.often))
         lease.on_lost(ear)
         await lose(api, lease)
         await ear.hears()
-        await api.pass_time(1.2 * api.brief)  # the others are still renewed
+        await api.renewed(other)
         assert other.held
         await other.release()
         assert await refused(api.here.lock("x")) is False

@@ -219,7 +219,7 @@ class Processes(Theme):
 
     @pytest.mark.req("fork after acquire", "law 8", "B3")
     async def test_a_forked_child_holds_nothing(self, api: Api) -> None:
-        lease = await take(api.here.lock("x", ttl=api.brief))
+        lease = await take(api.here.lock("x", renew=api.often))
 
         async def child() -> list[Any]:
             try:
@@ -230,7 +230,7 @@ class Processes(Theme):
             return [lease.held, lease.remaining(), bool(lease.lost), checked, await lease.release()]
 
         assert await in_a_fork(child) == [False, 0.0, True, "lost", False]
-        await api.pass_time(1.2 * api.brief)  # the parent's renewals go on
+        await api.renewed(lease)  # the parent's renewals go on
         assert lease.held
         assert await refused(api.there.lock("x"))
         assert await lease.release() is True

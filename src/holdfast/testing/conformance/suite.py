@@ -1,4 +1,7 @@
-"""All themes in one class, to be subclassed with a strategy. See the package's docstring."""
+"""All themes in one class, to be subclassed with a strategy. See the package's docstring.
+
+Contract: the strategy is made and started once for each subclass, and stopped after its last test.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +28,12 @@ from holdfast.testing.conformance.reentrancy import Reentrancy
 from holdfast.testing.conformance.strategy import Strategy
 from holdfast.testing.conformance.waiting import Waiting
 
-__all__ = ["ConformanceSuite"]
+__all__ = ["ConformanceSuite", "Suite"]
 
 
-class ConformanceSuite(
-    Exclusion,
-    Waiting,
-    Modes,
-    Leases,
-    Losses,
-    Fencing,
-    Reentrancy,
-    Names,
-    Inspection,
-    Cells,
-    Protocol,
-    Faults,
-    Ghosts,
-    Cancellation,
-    Processes,
-):
+class Suite:
+    """Runs the themes it is combined with on a strategy, once for each port."""
+
     strategy: ClassVar[type[Strategy]]
     """The strategy's class; made once for all tests of the suite's class."""
 
@@ -72,3 +61,24 @@ class ConformanceSuite(
     @pytest.fixture
     def api(self, started: Strategy, request: pytest.FixtureRequest) -> Api:
         return Api(started, request.param)
+
+
+class ConformanceSuite(
+    Suite,
+    Exclusion,
+    Waiting,
+    Modes,
+    Leases,
+    Losses,
+    Fencing,
+    Reentrancy,
+    Names,
+    Inspection,
+    Cells,
+    Protocol,
+    Faults,
+    Ghosts,
+    Cancellation,
+    Processes,
+):
+    """Everything."""

@@ -1,0 +1,203 @@
+"""Fork, exit and clocks: what happens to a process, not to a request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from holdfast import LeaseLost, Unsupported
+from holdfast.ports import clock
+
+
+def in_child(body: Callable[[], None]) -> None:
+    """Run in a forked child; what it raises is shown here."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 0
+        try:
+            body()
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+            status = 1
+        os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+
+
+@pytest.mark.req("B3", "law 8", "fork after acquire")
+def test_a_forked_child_owns_nothing() -> None:
+    told: list[LeaseLost] = []
+    with holdfast.connect("memory://fork") as locks:
+        lock = locks.lock("x", ttl=1.0, on_lost=told.append)
+        with lock as lease:
+
+            def child() -> None:
+                assert not lease.held
+                assert not lease.uncertain
+                assert lease.remaining() == 0
+                assert lease.lost.is_set()
+                assert lease.lost.wait(5)
+                assert "lost" in repr(lease)
+                assert lease.release() is False
+                with pytest.raises(LeaseLost, match="forked"):
+                    lease.check()
+                with pytest.raises(Unsupported, match="forked child"):
+                    locks.lock("y").acquire()
+                with pytest.raises(Unsupported, match="forked child"):
+                    locks.inspect()
+                locks.close()
+                assert threading.active_count() == 1  # no keeper
+
+            in_child(child)
+            assert lease.held
+            assert not lease.lost.wait(1.5)  # still renewed, here
+            assert lease.held
+    assert not told
+
+
+@pytest.mark.req("B3", "law 8", "fork after acquire")
+def test_leaving_the_with_in_the_child_releases_nothing_of_the_parents() -> None:
+    with holdfast.connect("memory://fork2") as locks:
+        child = False
+        with locks.lock("x", ttl=30) as lease:
+            pid = os.fork()
+            child = pid == 0
+        if child:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        held = lease.held
+        assert not held  # released here, by us
+        with locks.lock("x", timeout=0):
+            pass
+
+
+@pytest.mark.req("law 8")
+def test_a_child_may_make_its_own_client() -> None:
+    with holdfast.connect("memory://fork3") as locks, locks.lock("x"):
+
+        def child() -> None:
+            with holdfast.connect("memory://of-the-child") as own, own.lock("x", ttl=0.5) as lease:
+                assert not lease.lost.wait(1.0)
+                assert lease.held
+
+        in_child(child)
+
+
+def run_python(source: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.req("interpreter exits holding a lock")
+def test_the_interpreter_exits_at_once_and_gives_back() -> None:
+    result = run_python(
+        """
+        import atexit, holdfast
+        locks = holdfast.connect("memory://exit")
+        store = locks._current.backend.store
+        # Runs after holdfast's own exit handler: handlers run last in, first out.
+        import holdfast.ports.thread as port
+        atexit.unregister(port._exit)
+        atexit.register(lambda: print("left:", store.inspect("", False)))
+        atexit.register(port._exit)
+        lock = locks.lock("x", ttl=1000)
+        lock.acquire()
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert "left: []" in result.stdout
+
+
+@pytest.mark.req("interpreter exits holding a lock")
+def test_a_waiting_daemon_thread_does_not_keep_the_interpreter() -> None:
+    result = run_python(
+        """
+        import threading, holdfast
+        locks = holdfast.connect("memory://exit")
+        lock = locks.lock("x", ttl=1000)
+        lock.acquire()
+        other = locks.lock("x", ttl=1000)
+        threading.Thread(target=other.acquire, daemon=True).start()
+        while not any(info.waiters for info in locks.inspect()):
+            pass
+        print("bye")
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert "bye" in result.stdout
+
+
+@pytest.mark.req("interpreter exits holding a lock")
+def test_asyncio_run_ends_without_a_closed_client() -> None:
+    result = run_python(
+        """
+        import asyncio, holdfast.aio, holdfast
+        async def main():
+            locks = holdfast.aio.connect("memory://exit")
+            lock = locks.lock("x", ttl=1000)
+            await lock.acquire()
+            waiter = asyncio.create_task(locks.lock("x", ttl=1000).acquire())
+            await asyncio.sleep(0.05)
+            return locks
+        locks = asyncio.run(main())
+        print("left:", locks._current.backend.store.inspect("", False))
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert "left: []" in result.stdout
+    assert "Task was destroyed" not in result.stderr
+
+
+@pytest.mark.req("client wall clock +-1 h", "law 1")
+def test_the_wall_clock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    for step in (3600.0, -3600.0):
+        with holdfast.connect(f"memory://wall{step}") as locks:
+            with locks.lock("x", ttl=1.0) as first:
+                monkeypatch.setattr(time, "time", lambda step=step: real() + step)
+                assert not first.lost.wait(1.5)
+                assert first.held
+                assert locks.lock("x").acquire(blocking=False) is None
+            with locks.lock("x", ttl=1.0) as second:
+                assert second.fence > first.fence  # tokens of one store never go back
+
+
+@pytest.mark.req("host suspended", "law 1")
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this kernel has no CLOCK_BOOTTIME")
+def test_deadlines_count_while_the_host_is_suspended() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = clock.now()
+    assert before <= now <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.mark.req("host suspended", "client paused longer than its lease", "B1")
+def test_after_a_suspend_the_first_look_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps and no timer fired: `held` is false at the first look all the same."""
+    with holdfast.connect("memory://suspend") as locks:
+        lease = locks.lock("x", ttl=30).acquire()
+        assert lease
+        port = locks._current.port
+        now = port.now
+        monkeypatch.setattr(port, "now", lambda: now() + 31)
+        assert not lease.held
+        assert lease.remaining() == 0
+        with pytest.raises(LeaseLost, match="time ran out"):
+            lease.check()
+        assert lease.release() is False

@@ -1,0 +1,236 @@
+"""What cannot work is refused at once, by a specific exception that says what to do instead."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Closed, Locks, Misconfigured, Unsupported, aio
+
+Call = Callable[[Locks], Any]
+
+
+@pytest.fixture
+def locks() -> Iterator[Locks]:
+    with holdfast.connect("memory://bad-input") as client:
+        yield client
+
+
+REFUSED: dict[str, tuple[Call, str]] = {
+    "empty name": (lambda c: c.lock(""), "needs a name"),
+    "1025 bytes": (lambda c: c.lock("n" * 1025), "1025 bytes .* limit is 1024"),
+    "1026 bytes in 342 characters": (lambda c: c.lock("€" * 342), "1026 bytes"),
+    "bytes as a name": (lambda c: c.lock(b"x"), "text, not bytes"),  # type: ignore[arg-type]
+    "lone surrogate": (lambda c: c.lock("\ud800"), "UTF-8"),
+    "ttl 0": (lambda c: c.lock("x", ttl=0), "ttl=0 must be a positive"),
+    "ttl negative": (lambda c: c.lock("x", ttl=-1), "ttl=-1 must be a positive"),
+    "ttl NaN": (lambda c: c.lock("x", ttl=math.nan), "ttl=nan must be a positive"),
+    "ttl inf": (lambda c: c.lock("x", ttl=math.inf), "ttl=inf must be a positive"),
+    "ttl of centuries": (lambda c: c.lock("x", ttl=1e10), "more than ten years"),
+    "ttl beyond floats": (lambda c: c.lock("x", ttl=10**400), "ttl=inf"),
+    "ttl as text": (lambda c: c.lock("x", ttl="30"), "number of seconds"),  # type: ignore[arg-type]
+    "ttl as a switch": (lambda c: c.lock("x", ttl=True), "number of seconds, not bool"),
+    "timeout NaN": (lambda c: c.lock("x", timeout=math.nan), "timeout is NaN"),
+    "timeout -2": (lambda c: c.lock("x", timeout=-2), "timeout=-2: say -1"),
+    "acquire NaN": (lambda c: c.lock("x").acquire(timeout=math.nan), "timeout is NaN"),
+    "try with a timeout": (
+        lambda c: c.lock("x").acquire(blocking=False, timeout=1),
+        "cannot have a timeout",
+    ),
+    "renew 0": (lambda c: c.lock("x", renew=0), "renew=0 must be a positive"),
+    "renew as long as the ttl": (lambda c: c.lock("x", ttl=3, renew=3), "not shorter than ttl=3"),
+    "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
+    "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
+    "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
+    "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
+    "reentrant semaphore": (lambda c: c.semaphore("x", 2, reentrant=True), "second permit"),
+    "fair as text": (lambda c: c.lock("x", fair="no"), "True or False"),  # type: ignore[arg-type]
+    "metadata of numbers": (
+        lambda c: c.lock("x", metadata={"a": 1}),  # type: ignore[dict-item]
+        "text to text",
+    ),
+    "huge metadata": (lambda c: c.lock("x", metadata={"a": "b" * 5000}), "5001 bytes; the limit"),
+    "metadata posing as a host": (lambda c: c.lock("x", metadata={"host": "h"}), "'host'"),
+    "on_lost not callable": (
+        lambda c: c.lock("x", on_lost="mail me"),  # type: ignore[arg-type]
+        "must be callable",
+    ),
+    "unknown option": (
+        lambda c: c.lock("x", tttl=3),  # type: ignore[call-arg]
+        "no option 'tttl'; did you mean 'ttl'",
+    ),
+    "template of an argument that is not there": (
+        lambda c: c.locked("report:{user_id}")(lambda user: user),
+        "needs an argument 'user_id', but .* has: user",
+    ),
+    "template that is no format": (lambda c: c.locked("{")(lambda: 0), "not a format"),
+    "evict nothing": (lambda c: c.evict(""), "needs a name"),
+    "inspect a number": (lambda c: c.inspect(5), "text, not int"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.req("R7", "law 10")
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_anything_is_asked(locks: Locks, case: str) -> None:
+    call, message = REFUSED[case]
+    with pytest.raises(Misconfigured, match=message):
+        call(locks)
+    assert locks.inspect() == []
+
+
+def test_names_at_the_limit_are_fine(locks: Locks) -> None:
+    for name in ("n" * 1024, "€" * 341, "\0", " ", "{}", "a/b", "x\ny"):
+        with locks.lock(name):
+            assert [info.name for info in locks.inspect()] == [name]
+
+
+BAD_URLS: dict[str, tuple[str, str]] = {
+    "no url": ("", "no store was named"),
+    "not a url": ("localhost:6379", "is not a URL"),
+    "unknown scheme": ("gopher://x", "no backend speaks gopher"),
+    "scheme nearly right": ("memroy://", r"Did you mean memory://\?"),
+    "unknown query option": (
+        "memory://x?request_timeuot=3",
+        "has no option 'request_timeuot'; did you mean 'request_timeout'",
+    ),
+    "option of another kind": ("memory://x?request_timeout=soon", "not a number"),
+    "option given twice": ("memory://x?label=a&label=b", "'label' is given twice"),
+    "request_timeout 0": ("memory://x?request_timeout=0", "positive, finite"),
+    "port for memory": ("memory://x:1", "have no port"),
+    "bad port": ("memory://x:999999", "is no port"),
+    "password with a slash": ("memory://u:se/cret@h", "@ after its host"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_URLS)
+def test_bad_urls(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, message = BAD_URLS[case]
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    for connect in (holdfast.connect, aio.connect):
+        with pytest.raises(Misconfigured, match=message):
+            connect(url or None)
+
+
+@pytest.mark.req("law 9")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://u:c4nary@h",
+        "memory://u:c4na/ry@h",
+        "memory://:c4nary?x@h",
+        "memory://u:c4nary@h?nope=1",
+        "nope://u:c4nary@h",
+        "u:c4nary@h",
+    ],
+)
+def test_passwords_are_in_no_message(url: str) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        holdfast.connect(url)
+    assert "c4na" not in f"{caught.value}{caught.value!r}"
+
+
+def test_keyword_options_are_checked_like_those_of_the_url() -> None:
+    with pytest.raises(Misconfigured, match="did you mean 'label'"):
+        holdfast.connect("memory://", lable="x")
+    with pytest.raises(Misconfigured, match="number of seconds, not str"):
+        holdfast.connect("memory://", request_timeout="abc")
+
+
+def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "memory://from-environment")
+    with holdfast.connect() as client:
+        assert "memory://from-environment" in repr(client)
+
+
+def test_a_missing_client_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "needs_a_client.py").write_text("import a_client_nobody_has\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    holdfast.register("needy", "needs_a_client:Backend", extra="redis")
+    with pytest.raises(
+        Misconfigured, match=r"a_client_nobody_has.*pip install 'holdfast\[redis\]'"
+    ):
+        holdfast.connect("needy://host")
+    sys.modules.pop("needs_a_client", None)
+
+
+def test_a_backend_that_cannot_says_who_can() -> None:
+    from holdfast.core.options import want
+    from holdfast.types import Capabilities, Mode
+
+    poor = Capabilities(frozenset({Mode.EXCLUSIVE}), "none", frozenset(), "ttl", "everything")
+    with pytest.raises(Unsupported, match=r"no shared claims .*memory://"):
+        want("x", Mode.SHARED, {}, poor)
+
+
+def test_use_after_close() -> None:
+    locks = holdfast.connect("memory://closed")
+    lock = locks.lock("x")
+    locks.close()
+    locks.close()
+    uses: list[Callable[[], Any]] = [lock.acquire, lock.__enter__, lock.locked, locks.inspect]
+    for use in uses:
+        with pytest.raises(Closed, match="was closed; make a new one"):
+            use()
+    with pytest.raises(Closed):
+        locks.evict("x")
+
+
+def test_use_after_close_async() -> None:
+    async def main() -> None:
+        locks = aio.connect("memory://closed")
+        lock = locks.lock("x")
+        await locks.close()
+        await locks.close()
+        with pytest.raises(Closed, match="was closed; make a new one"):
+            await lock.acquire()
+        with pytest.raises(Closed):
+            async with lock:
+                pass
+
+    asyncio.run(main())
+
+
+def test_one_event_loop_for_each_client() -> None:
+    locks = aio.connect("memory://loops")
+
+    async def use() -> None:
+        async with locks.lock("x"):
+            pass
+
+    asyncio.run(use())
+    with pytest.raises(Misconfigured, match="another event loop"):
+        asyncio.run(use())
+
+
+def test_decorating_the_wrong_kind(locks: Locks) -> None:
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    def function() -> None: ...
+
+    with pytest.raises(Misconfigured, match=r"holdfast\.aio\.connect"):
+        locks.locked("x")(coroutine)
+    with pytest.raises(Misconfigured, match="generator"):
+        locks.locked("x")(generator)
+    other = aio.connect("memory://bad-input")
+    with pytest.raises(Misconfigured, match=r"holdfast\.connect"):
+        other.locked("x")(function)  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match="did you mean 'cancel_on_lost'"):
+        other.lock("x", cancel_on_lots=False)  # type: ignore[call-arg]
+
+
+def test_releasing_what_is_not_held(locks: Locks) -> None:
+    with pytest.raises(holdfast.NotHeld, match="holds no lease"):
+        locks.lock("x").release()
+    with pytest.raises(RuntimeError):  # as threading.Lock has it
+        locks.lock("x").release()

@@ -1,0 +1,466 @@
+"""Every bug that was found once, by review or by search, stays found: one test each.
+
+What each was and how it showed is in docs/concepts/found-bugs.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import LeaseLost, NotHeld, aio
+from holdfast.backends.memory import MemoryBackend, Store
+from holdfast.core.acquire import Acquisition
+from holdfast.ports.thread import drive
+from holdfast.types import Claim, Released, Unknown
+
+numbers = itertools.count()
+
+
+def url() -> str:
+    return f"memory://found{next(numbers)}"
+
+
+@pytest.fixture
+def locks() -> Iterator[holdfast.Locks]:
+    with holdfast.connect(url()) as client:
+        yield client
+
+
+def store_of(client: Any) -> Store:
+    backend = client._current.backend
+    assert isinstance(backend, MemoryBackend)
+    return backend.store
+
+
+def until(happened: Any, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.req("R1")
+def test_two_clients_made_at_once_share_one_store() -> None:
+    for _ in range(200):
+        name = url()
+        stores: list[Any] = []
+        barrier = threading.Barrier(2)
+
+        def connect(name: str = name, stores: list[Any] = stores, b: Any = barrier) -> None:
+            b.wait()
+            stores.append(store_of(holdfast.connect(name)))
+
+        threads = [threading.Thread(target=connect) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert stores[0] is stores[1]
+
+
+@pytest.mark.req("R2", "key expires while waiters queue")
+def test_the_next_in_line_knows_of_a_shorter_lease_before_it(locks: holdfast.Locks) -> None:
+    """A dead holder with a short ttl, behind a line that was told of a long one."""
+    store = store_of(locks)
+    first = locks.lock("x", ttl=1000).acquire()
+    assert first
+    dead = Claim("x", "dead", ttl=0.2)
+    store.attempt(dead, lambda claim: lambda held: None)  # nobody will ever look for it
+    got = threading.Event()
+
+    def wait() -> None:
+        with locks.lock("x", ttl=1000):
+            got.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: len(locks.inspect("x")[0].waiters) == 2)
+    first.release()
+    assert got.wait(10)  # not a third of 1000 seconds
+    thread.join()
+
+
+@pytest.mark.req("R10", "B1")
+def test_a_reader_knows_the_last_writer_also_of_a_forgotten_line(locks: holdfast.Locks) -> None:
+    rw = locks.rwlock("x")
+    with rw.write() as writer:
+        pass
+    with rw.read() as reader:
+        assert reader.fence >= writer.fence
+    with rw.write() as next_writer:
+        assert next_writer.fence > reader.fence
+
+
+@pytest.mark.req("R12")
+def test_each_with_leaves_its_own_lease(locks: holdfast.Locks) -> None:
+    """Two generators in one thread, left in the order they began."""
+    semaphore = locks.semaphore("x", 2)
+
+    def body() -> Iterator[holdfast.Permit]:
+        with semaphore as permit:
+            yield permit
+
+    one, other = body(), body()
+    first, second = next(one), next(other)
+    one.close()  # type: ignore[attr-defined]
+    assert not first.held
+    assert second.held
+    other.close()  # type: ignore[attr-defined]
+    assert not second.held
+
+
+@pytest.mark.req("R12")
+def test_an_async_generator_ended_elsewhere_leaves_its_own_lease() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            semaphore = locks.semaphore("x", 2)
+
+            async def body() -> AsyncIterator[aio.Permit]:
+                async with semaphore as permit:
+                    yield permit
+
+            generator = body()
+            first = await anext(generator)
+            async with semaphore as second:
+                await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
+                assert not first.held
+                assert second.held
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("R12")
+def test_exit_stack_and_calls_by_hand(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", reentrant=True)
+    with contextlib.ExitStack() as stack:
+        outer = stack.enter_context(lock)
+        inner = stack.enter_context(lock)
+        assert [outer.held, inner.held] == [True, True]
+    assert [outer.held, inner.held] == [False, False]
+    assert hasattr(lock, "__exit__")  # looking is not entering
+    lease = lock.__enter__()
+    gc.collect()
+    assert [lease.held] == [True]
+    lock.__exit__(None, None, None)
+    assert [lease.held] == [False]
+    with pytest.raises(NotHeld):
+        lock.__exit__(None, None, None)
+
+
+@pytest.mark.req("R12")
+def test_release_means_the_newest_however_it_was_taken(locks: holdfast.Locks) -> None:
+    semaphore = locks.semaphore("x", 2)
+    older = semaphore.acquire()
+    assert older
+    with semaphore as newer:
+        semaphore.release()
+        assert older.held
+        assert not newer.held
+    assert semaphore.release()
+    assert not older.held
+
+
+@pytest.mark.req("R12")
+def test_releasing_inside_the_body_is_fine(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", reentrant=True)
+    with lock as outer:
+        with lock as inner:
+            inner.release()
+        assert outer.held
+
+
+@pytest.mark.req("B3", "law 5")
+def test_a_cancelled_keeper_comes_back() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            async with locks.lock("x", ttl=1.0):
+                pass
+            keepers = [t for t in asyncio.all_tasks() if t.get_name() == "holdfast-keeper"]
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.wait(keepers)
+            async with locks.lock("x", ttl=0.4) as lease:
+                await asyncio.sleep(1.0)
+                assert lease.held  # renewed
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("waiter paused, then granted")
+def test_a_grant_that_waited_is_renewed_in_time() -> None:
+    """The grant came long before the waiter saw it: its renewal is due soon, not in ttl/3."""
+    from holdfast.core.hold import Hold
+    from holdfast.types import Grant
+
+    now = 100.0
+    grant = Grant(Claim("x", "o", ttl=3.0), until=now + 0.9)  # granted 2.1 s ago
+    hold = Hold(grant, now, renew_every=1.0, random=0.0, incarnation=0)
+    assert hold.renew_at <= now
+
+
+@pytest.mark.req("law 5", "thousands of renewals due at once")
+def test_a_loss_is_told_although_many_renewals_are_stuck(locks: holdfast.Locks) -> None:
+    backend: Any = locks._current.backend
+    port = locks._current.port
+
+    async def silent(grants: Any, deadline: float) -> Any:
+        await port.sleep(max(0.0, min(0.2, deadline - port.now())))
+        return [Unknown("silence")] * len(grants)
+
+    many = [locks.lock(f"n{n}", ttl=60, renew=0.3).acquire() for n in range(8000)]
+    backend.renew = silent
+    told = threading.Event()
+    lease = locks.lock("x", ttl=1.5, renew=False, on_lost=lambda loss: told.set()).acquire()
+    assert lease
+    assert told.wait(1.5 + 3)  # a round of renewals takes 8 batches of 0.2 s and never ends
+    assert all(many)
+
+
+@pytest.mark.req("law 4")
+def test_close_can_be_interrupted_and_called_again() -> None:
+    async def main() -> None:
+        locks = aio.connect(url())
+        leases = [await locks.lock(f"n{n}", ttl=1000).acquire() for n in range(3)]
+        backend: Any = locks._current.backend
+        withdraw, hang = backend.withdraw, True
+
+        async def slow(*arguments: Any) -> Released | Unknown:
+            if hang:
+                await asyncio.sleep(0.2)
+                return Unknown("slow")
+            answer: Released = await withdraw(*arguments)
+            return answer
+
+        backend.withdraw = slow
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await locks.close()
+        hang = False
+        await locks.close()
+        assert store_of(locks).inspect("", False) == []
+        assert not any(lease.held for lease in leases if lease)
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("law 4", "server hangs")
+def test_close_with_a_silent_store_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sync.PATIENCE", 0.3)
+    locks = holdfast.connect(url())
+    lease = locks.lock("x").acquire()
+    backend: Any = locks._current.backend
+
+    async def silent(claim: Claim, tombstone: bool, deadline: float) -> Unknown:
+        return Unknown("silence")
+
+    backend.withdraw = silent
+    locks.close()
+    assert lease
+    assert not lease.held
+
+
+@pytest.mark.req("law 4")
+def test_a_waiter_hears_of_close_at_once() -> None:
+    locks, other = holdfast.connect(name := url()), holdfast.connect(name)
+    with other.lock("x", ttl=1000):
+        caught: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                locks.lock("x", ttl=1000).acquire()
+            except holdfast.HoldfastError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: other.inspect("x")[0].waiters)
+        locks.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert isinstance(caught[0], holdfast.Closed)
+        assert not other.inspect("x")[0].waiters
+    other.close()
+
+
+@pytest.mark.req("R1")
+def test_a_finaliser_inside_the_store_does_not_deadlock(locks: holdfast.Locks) -> None:
+    store = store_of(locks)
+    lease = locks.lock("x").acquire()
+    assert lease
+    with store.mutex:  # where the garbage collector may run anybody's finaliser
+        assert lease.release()
+    with locks.lock("x", timeout=10):
+        pass
+
+
+@pytest.mark.req("R7")
+def test_timeout_zero_is_a_try_and_not_an_impatient_wait(locks: holdfast.Locks) -> None:
+    seen: list[float] = []
+    backend: Any = locks._current.backend
+    attempt = backend.attempt
+
+    async def watched(claim: Claim, queue: bool, deadline: float) -> Any:
+        seen.append(deadline - locks._current.port.now())
+        assert not queue
+        return await attempt(claim, queue, deadline)
+
+    backend.attempt = watched
+    assert locks.lock("x").acquire(timeout=0)
+    with locks.lock("y", timeout=0):
+        pass
+    assert min(seen) > 1
+
+
+@pytest.mark.req("B2", "asyncio cancellation at any await")
+def test_an_outside_cancel_wins_over_a_loss() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+
+            async def body() -> None:
+                async with locks.lock("x", ttl=0.3, renew=False, on_lost=outside):
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(10)
+
+            def outside(loss: LeaseLost) -> None:
+                task.cancel()
+
+            task = asyncio.create_task(body())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("B2")
+def test_a_loss_the_body_did_not_notice_cancels_nothing_later() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            with pytest.raises(LeaseLost):
+                async with locks.lock("x", ttl=0.2, renew=False) as lease:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await lease.lost.wait()
+                        await asyncio.sleep(1)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+            await asyncio.sleep(0.01)  # nothing is pending
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("B2", "R5")
+def test_reentry_does_not_pile_up_callbacks(locks: holdfast.Locks) -> None:
+    calls: list[LeaseLost] = []
+    lock = locks.lock("x", ttl=30, renew=0.1, reentrant=True, on_lost=calls.append)
+    with pytest.raises(LeaseLost), lock as lease:
+        for _ in range(5):
+            with lock:
+                pass
+        assert lease._hold.callbacks is not None
+        assert len(lease._hold.callbacks) == 1
+        locks.evict("x")
+        assert lease.lost.wait(10)
+    until(lambda: calls)
+    assert len(calls) == 1
+
+
+@pytest.mark.req("B2", "R5")
+def test_waiting_for_the_loss_of_an_inner_lease_ends_with_it(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=1000, reentrant=True)
+    with lock as outer:
+        inner = lock.acquire()
+        assert inner
+        answer: list[bool] = []
+        thread = threading.Thread(target=lambda: answer.append(inner.lost.wait(20)))
+        thread.start()
+        inner.release()
+        thread.join(10)
+        assert answer == [False]
+        assert outer.held
+
+
+@pytest.mark.req("B2")
+def test_lost_wait_and_is_set_agree(locks: holdfast.Locks) -> None:
+    lease = locks.lock("x", ttl=0.05, renew=False).acquire()
+    assert lease
+    until(lambda: not lease.held)
+    assert lease.lost.wait(0) is True
+    assert lease.lost.is_set()
+
+
+@pytest.mark.req("R21")
+def test_a_poisoned_clean_up_does_not_block_the_others(locks: holdfast.Locks) -> None:
+    backend: Any = locks._current.backend
+    withdraw = backend.withdraw
+
+    async def poisoned(claim: Claim, tombstone: bool, deadline: float) -> Any:
+        if claim.name == "bad":
+            return Unknown("never")
+        return await withdraw(claim, tombstone, deadline)
+
+    backend.withdraw = poisoned
+    keeper = locks._current.keeper
+    for name in ("bad", "good1", "good2"):
+        acquisition = Acquisition(locks._current, locks.lock(name, ttl=1000)._want)
+        drive(acquisition.run(True, -1.0))
+        acquisition.abandon()
+    until(lambda: [info.name for info in store_of(locks).inspect("", False)] == ["bad"])
+    assert keeper.owed == 1
+    backend.withdraw = withdraw
+    until(lambda: keeper.owed == 0)
+
+
+@pytest.mark.req("10 000 waiters, 100 000 leases")
+def test_nothing_piles_up(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=86400.0)
+    for _ in range(300):
+        lease = lock.acquire()
+        assert lease
+        lease.release()
+    with locks.lock("y", ttl=86400.0):
+        for _ in range(50):
+            assert locks.lock("y", ttl=86400.0).acquire(timeout=0.0001) is None
+    keeper, store = locks._current.keeper, store_of(locks)
+    until(lambda: keeper.idle)
+    assert len(lock._leases) == 0
+    assert len(keeper._claims) == 0
+    assert len(keeper._agenda) <= 64 + 2
+    assert store.leftovers() == []
+
+
+@pytest.mark.req("cells")
+def test_an_expired_cell_is_forgotten_and_waited_for_quietly(locks: holdfast.Locks) -> None:
+    engine = locks._current
+    port, backend, store = engine.port, engine.backend, store_of(locks)
+    drive(backend.cell_write("c", b"v", expect=None, fence=None, ttl=0.01, deadline=port.now() + 5))
+    until(lambda: drive(backend.cell_read("c", port.now() + 5)) is None)
+    before = time.thread_time()
+    assert drive(backend.cell_wait("c", 0, port.now() + 0.3)) is None
+    assert time.thread_time() - before < 0.1
+    drive(backend.cell_write("d", b"v", expect=None, fence=None, ttl=None, deadline=math.inf))
+    assert "c" not in store._cells
+
+
+@pytest.mark.req("law 9")
+def test_owner_ids_appear_nowhere(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x")
+    lease = lock.acquire()
+    assert lease
+    owner = lease._hold.claim.owner
+    hold = lease._hold
+    shown = f"{lease!r} {lock!r} {locks!r} {locks.inspect()!r} {hold.claim!r} {hold.loss()}"
+    assert owner not in shown
+    assert owner[:8] not in shown
+    lease.release()
