@@ -46,7 +46,7 @@ def checked_name(name: Any) -> str:
 
 def checked_prefix(prefix: Any) -> str:
     """The beginning of names; empty for all of them."""
-    return prefix if prefix == "" and isinstance(prefix, str) else checked_name(prefix)
+    return "" if prefix == "" else checked_name(prefix)
 
 
 def checked_metadata(metadata: Any, reserved: Sequence[str] = ()) -> Mapping[str, str]:
