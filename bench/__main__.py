@@ -8,6 +8,7 @@ writes only when a directory is given. A missed goal is printed, and is not an e
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,7 @@ def main(arguments: list[str]) -> int:
         parser.error("--pairs: at least one")
     out: Path | None = said.out or (None if said.quick else HERE)
     command = " ".join(["python -m bench", *arguments])
+    logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # losses are counted, not told
     began = time.monotonic()
     everything: list[Result] = []
     for name in said.scenario or SCENARIOS:

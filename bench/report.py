@@ -73,9 +73,7 @@ def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
 def rows(result: dict[str, Any]) -> list[str]:
     measured = result["measured"]
     ratio = f"{measured['ratio']:.2f}" if measured["ratio"] is not None else "-"
-    spread = (
-        f"{measured['lowest']:.2f}-{measured['highest']:.2f}" if measured["pairs"] > 1 else "-"
-    )
+    spread = f"{measured['lowest']:.2f}-{measured['highest']:.2f}" if measured["pairs"] > 1 else "-"
     goals = ", ".join(
         f"{goal['figure']} <= {goal['at_most']:g}: "
         + ("MISSED" if goal["figure"] in result["missed"] else "met")

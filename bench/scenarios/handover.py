@@ -54,7 +54,6 @@ class Mutex(Protocol):
     def release(self) -> object: ...
 
 
-
 def run_threads(plan: Plan) -> Iterator[Result]:
     for waiters in (2, 10) if plan.quick else WAITERS:
         for placement in (SAME, SPLIT):
@@ -122,7 +121,7 @@ class Turns:
 
 def _measure_threads(plan: Plan, waiters: int, placement: str, subject: str) -> Comparison:
     pin(*(cores()[:1] if placement == SAME else cores()))
-    seconds = plan.amount(250, 30) / 1000
+    seconds = plan.amount(150, 30) / 1000
     with holdfast.connect("memory://handover") as locks:
         chosen: Callable[[], Mutex] = (
             (lambda: locks.lock("one")) if subject.startswith("holdfast") else threading.Lock
@@ -153,9 +152,7 @@ def contend(lock: Mutex, waiters: int, seconds: float) -> Figures:
     with _crowd(work, waiters) as began:
         time.sleep(seconds)
         stop = True
-        taken = time.perf_counter() - began
-        done = turns.figures(waiters, taken)
-    return done
+        return turns.figures(waiters, time.perf_counter() - began)
 
 
 @contextlib.contextmanager
@@ -204,7 +201,7 @@ def overtaken(waiters: int, seconds: float) -> int:
 
 def _measure_tasks(plan: Plan, waiters: int) -> Comparison:
     pin(cores()[0])
-    seconds = plan.amount(200, 30) / 1000
+    seconds = plan.amount(150, 30) / 1000
     measured = compare(
         plan.pairs,
         KEY,
@@ -219,10 +216,10 @@ async def _contend_holdfast(waiters: int, seconds: float) -> Figures:
     turns = Turns()
     async with aio.connect("memory://handover") as locks:
         lock = locks.lock("one")
-        over = time.perf_counter() + seconds
+        began = time.perf_counter()
 
         async def work(number: int) -> None:
-            while time.perf_counter() < over:
+            while time.perf_counter() - began < seconds:
                 lease = await lock.acquire()
                 assert lease is not None
                 turns.taken(number)
@@ -231,16 +228,16 @@ async def _contend_holdfast(waiters: int, seconds: float) -> Figures:
                 await lease.release()
 
         await asyncio.gather(*map(work, range(waiters)))
-    return turns.figures(waiters, seconds)
+        return turns.figures(waiters, time.perf_counter() - began)
 
 
 async def _contend_asyncio(waiters: int, seconds: float) -> Figures:
     turns = Turns()
     lock = asyncio.Lock()
-    over = time.perf_counter() + seconds
+    began = time.perf_counter()
 
     async def work(number: int) -> None:
-        while time.perf_counter() < over:
+        while time.perf_counter() - began < seconds:
             await lock.acquire()
             turns.taken(number)
             await asyncio.sleep(0)
@@ -248,7 +245,7 @@ async def _contend_asyncio(waiters: int, seconds: float) -> Figures:
             lock.release()
 
     await asyncio.gather(*map(work, range(waiters)))
-    return turns.figures(waiters, seconds)
+    return turns.figures(waiters, time.perf_counter() - began)
 
 
 async def _overtaken_tasks(waiters: int, seconds: float) -> int:

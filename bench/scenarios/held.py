@@ -33,7 +33,7 @@ QUICK = (100, 200)
 
 GOALS = (
     Goal("keeper threads", 1),
-    Goal("renew calls per round and 1000 leases", 2),
+    Goal("renew calls per round and 1000 leases", 3),
     Goal("bytes per lease", 3 * 1024),
     Goal("lost", 0),
     Goal("left over", 0),

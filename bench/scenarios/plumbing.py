@@ -18,14 +18,12 @@ from bench.measure import (
     SAME,
     SPLIT,
     Comparison,
-    Figures,
     Goal,
     Plan,
     Result,
-    compare,
+    compare_latencies,
     cores,
     in_child,
-    latencies,
     pin,
 )
 from holdfast import aio
@@ -58,86 +56,89 @@ CASES: dict[str, tuple[Goal, ...]] = {
 }
 
 
+CHUNK = 100
+"""So many operations at a turn: a few milliseconds."""
+
+
 def _measure(plan: Plan, case: str, placement: str) -> Comparison:
     here, there = cores()
     pin(here)
-    count = plan.amount(3000, 30)
+    chunks = plan.amount(30, 1)
     with loopback(here if placement == SAME else there) as client:
 
-        def floor() -> Figures:
-            return round_trips(client, count)
+        def floor() -> list[int]:
+            return round_trips(client)
 
         floor()  # the first round trips of a connection are slow
         if case == "async with":
-            return asyncio.run(_aio(plan, count, floor))
+            return asyncio.run(_aio(plan, chunks, floor))
         with holdfast.connect("memory://plumbing") as locks:
             lock = locks.lock("one")
             take = by_with if case == "with" else by_hand
-            take(lock, count)
-            return compare(plan.pairs, "p50", lambda: take(lock, count), floor)
+            take(lock)
+            return compare_latencies(plan.pairs, chunks, lambda: take(lock), floor)
 
 
-async def _aio(plan: Plan, count: int, floor: Callable[[], Figures]) -> Comparison:
+async def _aio(plan: Plan, chunks: int, floor: Callable[[], list[int]]) -> Comparison:
     async with aio.connect("memory://plumbing") as locks:
         lock = locks.lock("one")
-        loop = asyncio.get_running_loop()
 
-        def subject() -> Figures:
+        def subject() -> list[int]:
             # Uncontended, it never suspends: driven by hand, as a task's step would.
-            coroutine = by_async_with(lock, count)
+            coroutine = by_async_with(lock)
             try:
                 coroutine.send(None)
             except StopIteration as stop:
-                figures: Figures = stop.value
-                return figures
+                taken: list[int] = stop.value
+                return taken
             raise RuntimeError("an uncontended acquire over memory:// suspended")
 
-        assert loop.is_running()
-        return compare(plan.pairs, "p50", subject, floor)
+        subject()
+        return compare_latencies(plan.pairs, chunks, subject, floor)
 
 
-def round_trips(client: socket.socket, count: int) -> Figures:
+def round_trips(client: socket.socket) -> list[int]:
     now, send, receive = time.perf_counter_ns, client.sendall, client.recv
     taken: list[int] = []
-    for _ in range(count):
+    for _ in range(CHUNK):
         start = now()
         send(MESSAGE)
         receive(4096)
         send(MESSAGE)
         receive(4096)
         taken.append(now() - start)
-    return latencies(taken)
+    return taken
 
 
-def by_hand(lock: holdfast.Lock, count: int) -> Figures:
+def by_hand(lock: holdfast.Lock) -> list[int]:
     now = time.perf_counter_ns
     taken: list[int] = []
-    for _ in range(count):
+    for _ in range(CHUNK):
         start = now()
         lease = lock.acquire()
         assert lease is not None
         lease.release()
         taken.append(now() - start)
-    return latencies(taken)
+    return taken
 
 
-def by_with(lock: holdfast.Lock, count: int) -> Figures:
+def by_with(lock: holdfast.Lock) -> list[int]:
     now = time.perf_counter_ns
     taken: list[int] = []
-    for _ in range(count):
+    for _ in range(CHUNK):
         start = now()
         with lock:
             pass
         taken.append(now() - start)
-    return latencies(taken)
+    return taken
 
 
-async def by_async_with(lock: aio.Lock, count: int) -> Figures:
+async def by_async_with(lock: aio.Lock) -> list[int]:
     now = time.perf_counter_ns
     taken: list[int] = []
-    for _ in range(count):
+    for _ in range(CHUNK):
         start = now()
         async with lock:
             pass
         taken.append(now() - start)
-    return latencies(taken)
+    return taken

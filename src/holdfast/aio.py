@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from holdfast.client import PATIENCE, Client
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.guard import Exit
-from holdfast.core.handle import Handle, Keyring, deadline_after, refused, token_of
+from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
 from holdfast.core.names import checked_name, checked_prefix
-from holdfast.core.options import LockOptions, Want, check_known, checked_timeout
+from holdfast.core.options import LockOptions, Want, check_known
 from holdfast.core.template import namer
 from holdfast.errors import LeaseLost, Misconfigured
 from holdfast.ports import clock
@@ -122,27 +122,16 @@ class BaseLease(Handle):
             raise self._hold.loss()
 
 
-class Lease(BaseLease):
+class Lease(Fenced, BaseLease):
     """An exclusive or shared lease."""
 
     __slots__ = ()
 
-    @property
-    def fence(self) -> int:
-        """The fencing token: larger for every later exclusive holder of this name. Hand it to the
-        resource, and have the resource refuse a smaller one than it has seen."""
-        return token_of(self)
 
-
-class Permit(BaseLease):
+class Permit(Unfenced, BaseLease):
     """A lease of one or more of a semaphore's permits."""
 
     __slots__ = ()
-
-    @property
-    def fence(self) -> int | None:
-        """None, unless the store happens to order its permits."""
-        return self._hold.fence
 
 
 class _Body:
@@ -193,13 +182,7 @@ class _Acquirable(Keyring[L]):
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
         """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
         without it the constructor's applies. An unreachable store raises `Unavailable`."""
-        if timeout is not None:
-            timeout = checked_timeout(timeout)
-            if not blocking and timeout > 0:
-                raise Misconfigured("a try that does not block cannot have a timeout")
-        elif blocking:
-            timeout = self._want.timeout
-        return await self._take(-1.0 if timeout is None else timeout, blocking, entering=False)
+        return await self._take(self._patience(blocking, timeout), blocking, entering=False)
 
     async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises."""

@@ -1,7 +1,7 @@
 """A pytest plugin for the runs of `tests.mutants`: whose code is tested, and what failed first.
 
-Contract: nothing is believed that this plugin did not see. It refuses to run unless `holdfast` comes
-from the mutated copy (an editable install would shadow it), and writes the first failure down.
+Contract: nothing is believed that this plugin did not see. It refuses to run unless `holdfast` is
+the mutated copy's (an editable install would shadow it), and writes the first failure down.
 """
 
 from __future__ import annotations

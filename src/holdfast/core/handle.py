@@ -15,11 +15,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
-from holdfast.core.options import Want
-from holdfast.errors import AcquireTimeout, LeaseLost, NotHeld, Unsupported
+from holdfast.core.options import Want, checked_timeout
+from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
 from holdfast.types import Busy, Mode
 
-__all__ = ["Handle", "Keyring", "refused"]
+__all__ = ["Fenced", "Handle", "Keyring", "Unfenced", "deadline_after", "refused"]
 
 H = TypeVar("H", bound="Handle")
 
@@ -146,15 +146,33 @@ class Handle:
         return f"<{type(self).__name__} {self.name!r} {self.mode.value} {state}>"
 
 
-def token_of(handle: Handle) -> int:
-    """The fencing token of an exclusive or shared lease."""
-    fence = handle._hold.fence  # pyright: ignore[reportPrivateUsage]
-    if fence is None:
-        raise Unsupported(
-            f"this backend gives no fencing token for {handle.mode.value} claims; see "
-            "`locks.capabilities.fencing`"
-        )
-    return fence
+class Fenced(Handle):
+    """An exclusive or shared lease."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: larger for every later exclusive holder of this name. Hand it to the
+        resource, and have the resource refuse a smaller one than it has seen."""
+        fence = self._hold.fence
+        if fence is None:
+            raise Unsupported(
+                f"this backend gives no fencing token for {self.mode.value} claims; see "
+                "`locks.capabilities.fencing`"
+            )
+        return fence
+
+
+class Unfenced(Handle):
+    """A lease of permits."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int | None:
+        """None, unless the store happens to order its permits."""
+        return self._hold.fence
 
 
 class Keyring(Generic[H]):
@@ -172,6 +190,15 @@ class Keyring(Generic[H]):
     def name(self) -> str:
         """The name of the lock."""
         return self._want.name
+
+    def _patience(self, blocking: bool, timeout: float | None) -> float:
+        """How long an acquire waits: -1 for ever. Without a timeout the constructor's applies."""
+        if timeout is None:
+            return self._want.timeout if blocking else 0.0
+        timeout = checked_timeout(timeout)
+        if not blocking and timeout > 0:
+            raise Misconfigured("a try that does not block cannot have a timeout")
+        return timeout
 
     def _context(self) -> object:
         return self._client._current.port.context()
