@@ -136,7 +136,7 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
             f"## {results[0]['scenario']}",
             "",
             f"`{run['command']}` on {run['date']}, {run['python']}, {run['machine']}, "
-            f"{run['pairs']} pairs. Ratio of *{results[0]['key']}*.",
+            f"{_runs(results[0]['measured']['pairs'])}. Ratio of *{results[0]['key']}*.",
             "",
             "| case | placement | subject | floor | x floor | range | goal |",
             "| --- | --- | --- | --- | --- | --- | --- |",
@@ -149,6 +149,10 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
             )
         lines += ["", *_figures(results)]
     return "\n".join(lines) + "\n"
+
+
+def _runs(pairs: int) -> str:
+    return f"{pairs} pairs" if pairs > 1 else "one run of each, so no spread is known"
 
 
 def _figures(results: Sequence[dict[str, Any]]) -> Iterator[str]:

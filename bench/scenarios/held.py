@@ -27,7 +27,7 @@ from bench.measure import (
 
 __all__ = ["run"]
 
-TTL, RENEW = 15.0, 3.0
+TTL, RENEW = 60.0, 5.0
 SIZES = (1_000, 10_000, 100_000)
 QUICK = (100, 200)
 
@@ -41,7 +41,7 @@ GOALS = (
 
 
 def run(plan: Plan) -> Iterator[Result]:
-    ttl, renew = (0.6, 0.1) if plan.quick else (TTL, RENEW)
+    ttl, renew = (5.0, 0.1) if plan.quick else (TTL, RENEW)
     few: Figures = {}
     for size in QUICK if plan.quick else SIZES:
         figures = in_child(hold, size, ttl, renew, 2)

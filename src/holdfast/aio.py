@@ -171,6 +171,7 @@ class _Body:
 class _Acquirable(Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
+    __slots__ = ("_cancel_on_lost",)
     _lease: type[L]
 
     _client: Locks
@@ -246,12 +247,14 @@ class _Acquirable(Keyring[L]):
 class Lock(_Acquirable[Lease]):
     """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
 
+    __slots__ = ()
     _lease = Lease
 
 
 class Semaphore(_Acquirable[Permit]):
     """A fixed number of permits."""
 
+    __slots__ = ()
     _lease = Permit
 
 

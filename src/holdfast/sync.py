@@ -118,6 +118,7 @@ class Permit(Unfenced, BaseLease):
 class _Acquirable(Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
+    __slots__ = ()
     _lease: type[L]
     _client: Locks
 
@@ -178,12 +179,14 @@ class _Acquirable(Keyring[L]):
 class Lock(_Acquirable[Lease]):
     """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
 
+    __slots__ = ()
     _lease = Lease
 
 
 class Semaphore(_Acquirable[Permit]):
     """A fixed number of permits."""
 
+    __slots__ = ()
     _lease = Permit
 
 

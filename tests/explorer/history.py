@@ -33,6 +33,7 @@ class Record:
     released: float = math.inf  # release was called
     lost: float = math.inf
     crashed: float = math.inf
+    evicted: float = math.inf  # by an operator: from then on two may believe, that is the point
     deadline: float = math.inf  # after which it leaves the line
     gave_up: float = math.inf  # busy, unavailable or cancelled before it held
     reentry: bool = False
@@ -41,7 +42,7 @@ class Record:
     @property
     def end(self) -> float:
         until = math.inf if self.hold is None else self.hold.until
-        return min(self.released, self.lost, self.crashed, until)
+        return min(self.released, self.lost, self.crashed, self.evicted, until)
 
     @property
     def held(self) -> bool:

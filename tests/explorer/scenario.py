@@ -20,7 +20,7 @@ from holdfast.testing.world import Cancelled, Fiber, Host, Message, World, World
 from holdfast.types import Busy, Claim, Grant, Mode, Unknown
 from tests.explorer.history import Record, Report, violations
 
-MAX_STEPS = 6000
+MAX_STEPS = 20_000
 REQUEST_TIMEOUT = 2.0
 
 
@@ -59,6 +59,8 @@ class Plan:
             "kill_keeper",
             "hang",
             "close",
+            "break",
+            "evict",
         )
         faults = rng.choice([(), every, every, tuple(rng.sample(every, rng.randint(1, 3)))])
         modes = rng.choice(
@@ -146,6 +148,7 @@ class Scenario:
         self.last_fault = self.world.time
         self.budget = plan.budget
         self.tracing = trace
+        self.evicted: dict[str, float] = {}  # owners that an operator threw out, and when
         self.ancient = False  # a request arrived after the tombstone it would have met
 
     def client(self, name: str) -> Client:
@@ -239,6 +242,9 @@ class Scenario:
             logger.removeHandler(errors)
             logger.propagate = True
         report = self.report
+        for record in report.records:
+            if record.hold is not None:
+                record.evicted = self.evicted.get(record.hold.claim.owner, math.inf)
         report.violations += errors.seen
         report.violations += violations(report.records, self.plan.faultless)
         report.steps = self.world.steps
@@ -312,6 +318,12 @@ class Scenario:
             if not mail:
                 return False
             world.lose(mail[self.choose(len(mail))])
+        elif kind == "evict":
+            line = self.store._lines.get("n0")
+            if line is None or not line.holders:
+                return False
+            self.evicted.update(dict.fromkeys(line.holders, world.time))
+            self.store.evict("n0")
         else:
             client = self.clients[self.choose(len(self.clients))]
             if client.host.crashed or not self.strike(kind, client):
@@ -336,6 +348,12 @@ class Scenario:
             for message in list(world.mail):
                 if message.host is client.host:
                     world.lose(message)
+        elif kind == "break":  # at once, on the client's side; what was sent arrives later
+            mail = [m for m in world.mail if m.host is client.host]
+            if not mail:
+                return False
+            for message in mail:
+                message.broken = True
         elif kind == "cancel":
             alive = [f for f in client.fibers if not f.done and f.park is not None]
             if not alive:

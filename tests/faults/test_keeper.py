@@ -154,8 +154,9 @@ def test_many_leases_are_renewed_in_few_batches() -> None:
             time.sleep(0.02)
         assert sum(sizes) >= 3000
         assert max(sizes) <= 1000
-        assert len(sizes) <= sum(sizes) / 50
-        assert threading.active_count() <= 3
+        assert len(sizes) <= sum(sizes) / 20  # some are due while the last are still being taken
+        keepers = [t for t in threading.enumerate() if t is keeper_of(locks)]
+        assert len(keepers) == 1
         assert all(lease and lease.held for lease in leases)
 
 

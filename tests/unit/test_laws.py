@@ -229,7 +229,6 @@ def test_what_is_over_stays_over(lab: Lab) -> None:
 
 
 @pytest.mark.req("R21", "law 5")
-@pytest.mark.xfail(reason="Engine.renew does not look again after its request")
 def test_what_is_over_stays_over_when_the_holder_itself_renews(lab: Lab) -> None:
     """The same with `lease.renew()`: it raises, and the lease is lost."""
     engine = lab.client(linked=True)
@@ -245,7 +244,6 @@ def test_what_is_over_stays_over_when_the_holder_itself_renews(lab: Lab) -> None
 
 
 @pytest.mark.req("R21", "law 3")
-@pytest.mark.xfail(reason="Engine.renew does not look again after its request")
 def test_a_renewal_that_a_release_overtook_is_an_error(lab: Lab) -> None:
     """The store agreed before the release arrived: there is nothing left to be glad about."""
     engine = lab.client(linked=True)

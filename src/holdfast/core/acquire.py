@@ -89,6 +89,9 @@ class Engine:
         )
         match results[0]:
             case Renewed(until):
+                self.check_deadline(hold)  # what is over stays over, though the store says yes
+                if hold.end:
+                    raise self.over(hold)
                 hold.renewed(sent, until, self.port.random())
             case Lost(reason):
                 self.keeper.lose(hold, reason, gone=True)

@@ -178,6 +178,8 @@ class Unfenced(Handle):
 class Keyring(Generic[H]):
     """A lock object's leases, by the thread or task that took them, in that order."""
 
+    __slots__ = ("__weakref__", "_client", "_coming", "_leases", "_sweep_at", "_want", "_weakly")
+
     def __init__(self, client: Client, want: Want) -> None:
         self._client = client
         self._want = want
@@ -225,7 +227,8 @@ class Keyring(Generic[H]):
         self._leases[lease] = context
 
     def _forget(self, acquisition: Acquisition) -> None:
-        """An interrupted acquire leaves no lease here either."""
+        """An acquire that failed or was interrupted leaves nothing here either."""
+        self._coming.pop(self._context(), None)
         for lease in reversed(list(self._leases)):
             if lease._share is acquisition:
                 self._leases.pop(lease, None)

@@ -119,11 +119,11 @@ class Keeper:
             hold.announce(self._port)
             self.owe(hold.claim)
 
-    def lose(self, hold: Hold, reason: str, *, gone: bool) -> None:
+    def lose(self, hold: Hold, reason: str, *, gone: bool, level: int = logging.WARNING) -> None:
         """The lease is lost; `gone` says that the store said so, else it is told to forget."""
         if not self.end(hold, reason):
             return
-        log.warning("lease of %r lost: %s", hold.claim.name, reason)
+        log.log(level, "lease of %r lost: %s", hold.claim.name, reason)
         # An attempt still under way could take the lock again, with nobody there to hold it: then
         # the store must be told even though it says that the lease is gone (law 3).
         if gone and not hold.claim.unanswered:
@@ -276,6 +276,7 @@ class Keeper:
             except KeyError:  # released meanwhile
                 break
             self._schedule(fresh, min(fresh.renew_at, fresh.until))
+        soon = math.inf
         while self._agenda and self._agenda[0][0] <= now:
             hold = self._pop()
             if hold is None:
@@ -283,13 +284,14 @@ class Keeper:
             match hold.step(now):
                 case Renew():
                     self._ready.append(hold)
+                    soon = min(soon, TICK, 0.1 * (hold.renew_every or TICK))
                     self._schedule(hold, hold.until)  # its end, while it waits for its turn (law 5)
                 case Lose(reason):
                     self.lose(hold, reason, gone=False)
                 case Sleep(moment):
                     self._schedule(hold, moment)
-        if self._ready:
-            self._take_along(now + min(TICK, 0.1 * min(h.renew_every or TICK for h in self._ready)))
+        if soon < math.inf:
+            self._take_along(now + soon)
 
     def _take_along(self, slack: float) -> None:
         """What would be due for renewal soon goes with the others: one batch, not many (law 6)."""
@@ -382,7 +384,7 @@ class Keeper:
 
     async def _give_back(self, deadline: float) -> None:
         for hold in list(self._holds.values()):  # told first, before anybody else can have it
-            self.lose(hold, "its client was closed", gone=False)
+            self.lose(hold, "its client was closed", gone=False, level=logging.INFO)
         for claim in list(self._claims.values()):
             self.owe(claim)
         await self.flush(deadline)

@@ -8,6 +8,7 @@ name in its own alphabet is its own business, as long as the spelling is injecti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import Misconfigured
@@ -20,6 +21,7 @@ __all__ = [
     "checked_prefix",
 ]
 
+NONE: Mapping[str, str] = MappingProxyType({})
 MAX_NAME_BYTES = 1024
 MAX_METADATA_BYTES = 4096
 
@@ -51,7 +53,7 @@ def checked_prefix(prefix: Any) -> str:
 
 def checked_metadata(metadata: Any, reserved: Sequence[str] = ()) -> Mapping[str, str]:
     if metadata is None:
-        return {}
+        return NONE
     if not isinstance(metadata, Mapping) or not all(
         isinstance(key, str) and isinstance(value, str)
         for key, value in metadata.items()  # pyright: ignore[reportUnknownVariableType]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from holdfast.core.names import checked_metadata, checked_name
@@ -71,13 +71,15 @@ class Want:
     metadata: Mapping[str, str]
     on_lost: Callable[[LeaseLost], Any] | None
     _identity: Mapping[str, str] | None = None
-    _info: Mapping[str, str] = field(default_factory=dict[str, str])
+    _info: Mapping[str, str] | None = None
 
     def claim(self, owner: str, identity: Mapping[str, str]) -> Claim:
         if identity is not self._identity:  # the first time, and after a fork
-            self._info, self._identity = {**identity, **self.metadata}, identity
+            self._info = {**identity, **self.metadata} if self.metadata else identity
+            self._identity = identity
+        info = self._info or identity
         return Claim(
-            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, self._info
+            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, info
         )
 
 

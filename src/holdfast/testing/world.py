@@ -91,6 +91,7 @@ class Message:
         self.request = request  # None once the store has run it
         self.receive = receive
         self.answer: Any = None
+        self.broken = False  # the connection is gone; what was sent may still arrive
 
 
 class Host:
@@ -147,7 +148,7 @@ class World:
             message.answer = request()
         else:
             self.mail.remove(message)
-            if not message.host.crashed:
+            if not message.host.crashed and not message.broken:
                 message.receive(message.answer)
 
     def lose(self, message: Message) -> None:
@@ -242,9 +243,10 @@ class WorldLink:
 
     async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
         answers: list[T] = []
+        message = Message(self._host, request, answers.append)
         if not self._host.crashed:
-            self._world.mail.append(Message(self._host, request, answers.append))
-        await Park(lambda: bool(answers), deadline)
+            self._world.mail.append(message)
+        await Park(lambda: bool(answers) or message.broken, deadline)
         return answers[0] if answers else Unknown("no answer")
 
     def caller(self, call: Callable[[Any], None]) -> Callable[[Any], None]:

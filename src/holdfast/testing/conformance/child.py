@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -34,6 +36,12 @@ def _fence(lease: holdfast.Lease | aio.Lease) -> int | None:
         return None
 
 
+def _seen(lease: holdfast.Lease | aio.Lease | None) -> dict[str, Any]:
+    assert lease is not None
+    held = lease.held  # the first look comes first
+    return {"held": held, "remaining": lease.remaining(), "lost": bool(lease.lost)}
+
+
 def _sync(url: str) -> None:
     locks = holdfast.connect(url)
     lease: holdfast.Lease | None = None
@@ -48,7 +56,7 @@ def _sync(url: str) -> None:
                 case "release":
                     _answer(released=lease is not None and lease.release())
                 case "look":
-                    _answer(held=lease is not None and lease.held, lost=bool(lease and lease.lost))
+                    _answer(**_seen(lease))
                 case _:
                     return
         except holdfast.HoldfastError as error:
@@ -71,7 +79,7 @@ async def _aio(url: str) -> None:
                 case "release":
                     _answer(released=lease is not None and await lease.release())
                 case "look":
-                    _answer(held=lease is not None and lease.held, lost=bool(lease and lease.lost))
+                    _answer(**_seen(lease))
                 case _:
                     return
         except holdfast.HoldfastError as error:
@@ -79,8 +87,6 @@ async def _aio(url: str) -> None:
 
 
 def _reader() -> Callable[[], Awaitable[str]]:
-    import threading
-
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
 
@@ -94,6 +100,8 @@ def _reader() -> Callable[[], Awaitable[str]]:
 
 
 if __name__ == "__main__":
+    # Whoever runs pytest in the background of a shell has us inherit that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _, url, port, *modules = sys.argv
     for module in modules:
         importlib.import_module(module)

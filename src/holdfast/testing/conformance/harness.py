@@ -30,8 +30,9 @@ AnyLock = aio.Lock | aio.Semaphore
 
 PORTS = ("sync", "aio")
 
-LONG = 20.0
-"""Seconds to wait for what must happen: long enough for a slow machine, short of a hang."""
+LONG = 8.0
+"""Seconds to wait for what must happen: long enough for a slow machine, and shorter than a third of
+the default ttl, at which waiters look by themselves, so that it does not hide a lost call."""
 
 
 def only_on(port: str) -> Callable[[F], F]:

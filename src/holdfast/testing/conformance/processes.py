@@ -157,7 +157,7 @@ class Processes(Theme):
             await child.tell("look")  # the first thing it does when it wakes
             child.signal(signal.SIGCONT)
             answer = await child.answer()
-            assert answer["held"] is False
+            assert answer["held"] is False, answer
             assert await child.ask("release") == {"released": False}
             assert (await child.ask("look"))["lost"] is True
             if token is not None:
