@@ -12,11 +12,11 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
 from holdfast.core.acquire import Acquisition, Engine
-from holdfast.core.guard import Exit
+from holdfast.core.guard import Exit, Guard
 from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
 from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, check_known
@@ -110,16 +110,26 @@ class BaseLease(Handle):
             raise
 
     async def __aenter__(self: L) -> L:
+        self._watch_with()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    async def _exit(
+        self, lease: Self, kind: Any, error: Any, trace: Any, guard: Guard | None
     ) -> None:
         if not await self.release() and kind is None and self._hold.lost:
             raise self._hold.loss()
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit()
 
 
 class Lease(Fenced, BaseLease):
@@ -187,6 +197,7 @@ class _Acquirable(Keyring[L]):
 
     async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises."""
+        coming = self._coming.pop(self._context(), None) if entering else None
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
@@ -196,7 +207,7 @@ class _Acquirable(Keyring[L]):
                     raise refused(self._want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
-            self._keep(lease, entering)
+            self._keep(lease, entering, coming)
             return lease
         except BaseException:
             acquisition.abandon()
@@ -219,15 +230,14 @@ class _Acquirable(Keyring[L]):
             lease.on_lost(lease._body.lost)
         return lease
 
-    async def _exit(self, lease: L, *exc_info: Any) -> None:
-        kind, error, _ = exc_info
+    async def _exit(self, lease: L, kind: Any, error: Any, trace: Any, guard: Guard | None) -> None:
         body: _Body | None = getattr(lease, "_body", None)
         try:
             cancelled = body is not None and await body.leave(kind)
         except BaseException:  # somebody outside cancels us, and wins
             await lease.release()
             raise
-        await lease.__aexit__(*exc_info)
+        await lease._exit(lease, kind, error, trace, guard)
         if cancelled:
             raise lease._hold.loss() from error
 

@@ -11,11 +11,11 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
 from holdfast.core.acquire import Acquisition
-from holdfast.core.guard import Exit
+from holdfast.core.guard import Exit, Guard
 from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
 from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, check_known
@@ -91,16 +91,24 @@ class BaseLease(Handle):
             raise
 
     def __enter__(self: L) -> L:
+        self._watch_with()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _exit(self, lease: Self, kind: Any, error: Any, trace: Any, guard: Guard | None) -> None:
         if not self.release() and kind is None and self._hold.lost:
             raise self._hold.loss()
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __exit__ = Exit()
 
 
 class Lease(Fenced, BaseLease):
@@ -133,6 +141,7 @@ class _Acquirable(Keyring[L]):
         Callers return this result as it is: a line after this call would be one at which Ctrl-C
         finds a lease that is neither in here nor yet in the caller's hands.
         """
+        coming = self._coming.pop(self._context(), None) if entering else None
         engine = self._client._engine()
         acquisition = Acquisition(engine, self._want)
         try:
@@ -142,7 +151,7 @@ class _Acquirable(Keyring[L]):
                     raise refused(self._want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
-            self._keep(lease, entering)
+            self._keep(lease, entering, coming)
             return lease
         except BaseException:
             acquisition.abandon()
@@ -160,8 +169,8 @@ class _Acquirable(Keyring[L]):
     def __enter__(self) -> L:
         return self._take(self._want.timeout, True, entering=True)  # type: ignore[return-value]
 
-    def _exit(self, lease: L, *exc_info: Any) -> None:
-        lease.__exit__(*exc_info)
+    def _exit(self, lease: L, kind: Any, error: Any, trace: Any, guard: Guard | None) -> None:
+        lease._exit(lease, kind, error, trace, guard)
 
     if TYPE_CHECKING:
 

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "AlreadyLost",
+    "Buried",
     "Busy",
     "Capabilities",
     "Cell",
@@ -84,6 +85,12 @@ class Busy:
     holder: str = ""  # e.g. "web-3:4711 (nightly import)"; empty when the store cannot tell
     ahead: int | None = None  # claims in line before ours
     token: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Buried:
+    """This owner was withdrawn, and its tombstone refuses it: who still wants the lock stands in
+    line as somebody new."""
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.options import LockOptions, Want, want
 from holdfast.errors import LeaseLost, Unavailable
 from holdfast.testing.world import Cancelled, Fiber, Host, Message, World, WorldLink, WorldPort
-from holdfast.types import Busy, Claim, Grant, Mode, Unknown
+from holdfast.types import Buried, Busy, Claim, Grant, Mode, Unknown
 from tests.explorer.history import Record, Report, violations
 
 MAX_STEPS = 20_000
@@ -98,7 +98,9 @@ class Watched(MemoryBackend):
         super().__init__(store, link)
         self._records = records
 
-    async def attempt(self, claim: Claim, queue: bool, deadline: float) -> Grant | Busy | Unknown:
+    async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
         answer = await super().attempt(claim, queue, deadline)
         record = self._records.get(claim.owner)
         if record is not None and queue and isinstance(answer, Busy):

@@ -88,7 +88,8 @@ def test_a_child_may_make_its_own_client() -> None:
     with holdfast.connect("memory://fork3") as locks, locks.lock("x"):
 
         def child() -> None:
-            with holdfast.connect("memory://of-the-child") as own, own.lock("x", ttl=0.5) as lease:
+            # The same URL: but a child has no share in the parent's memory.
+            with holdfast.connect("memory://fork3") as own, own.lock("x", ttl=0.5) as lease:
                 assert not lease.lost.wait(1.0)
                 assert lease.held
 

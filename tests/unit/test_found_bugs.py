@@ -464,3 +464,127 @@ def test_owner_ids_appear_nowhere(locks: holdfast.Locks) -> None:
     assert owner not in shown
     assert owner[:8] not in shown
     lease.release()
+
+
+@pytest.mark.req("R12", "R1")
+def test_an_exit_stack_never_leaves_with_somebody_elses_lease(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", reentrant=True)
+    with lock as outer:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lock).release()  # early; the stack's exit has nothing left to do
+        assert outer.held
+    semaphore = locks.semaphore("y", 2)
+    with semaphore as guarded, contextlib.ExitStack() as stack:
+        stack.enter_context(semaphore)
+        stack.close()
+        assert guarded.held
+
+
+@pytest.mark.req("R12")
+def test_exits_that_are_kept_and_called_again(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x")
+    enter, leave = lock.__enter__, lock.__exit__  # as wrappers do
+    for _ in range(3):
+        lease = enter()
+        leave(None, None, None)
+        assert not lease.held
+
+
+@pytest.mark.req("R12", "B3")
+def test_an_async_with_is_no_orphan_while_it_is_left() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            orphans = locks._current.keeper.orphans
+            lock = locks.lock("x", reentrant=True)
+            for _ in range(100):
+                async with lock, lock:
+                    pass
+            assert not orphans
+            assert not lock._coming
+
+    asyncio.run(main())
+    assert not hasattr(aio.connect(url()).lock("x"), "nonsense")
+    assert hasattr(aio.connect(url()).lock("x"), "__aexit__")  # also without a loop
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
+def test_a_with_on_the_lease_itself_is_watched_too(locks: holdfast.Locks) -> None:
+    """As if Ctrl-C struck before the first line of `__exit__`: the guard vanishes uncalled."""
+    lock = locks.lock("x", ttl=1000)
+    lease = lock.acquire()
+    assert lease
+    guard = lease.__exit__
+    lease.__enter__()
+    del guard
+    locks._current.keeper.rouse()
+    with locks.lock("x", timeout=10):
+        pass
+    assert not lease.held
+
+
+@pytest.mark.req("R22")
+def test_a_fixed_lease_renewed_by_hand_is_not_renewed_again(locks: holdfast.Locks) -> None:
+    renewed: list[str] = []
+    backend: Any = locks._current.backend
+    renew = backend.renew
+
+    async def watched(grants: Any, deadline: float) -> Any:
+        renewed.extend(grant.claim.name for grant in grants)
+        return await renew(grants, deadline)
+
+    backend.renew = watched
+    with locks.lock("busy", ttl=1.0, renew=0.1):
+        lease = locks.lock("x", ttl=1.0, renew=False).acquire()
+        assert lease
+        lease.renew()
+        assert lease.lost.wait(10)
+    assert renewed.count("x") == 1
+
+
+@pytest.mark.req("law 4")
+def test_a_waiter_withdrawn_under_its_feet_stands_in_line_again() -> None:
+    """As when all tasks are cancelled, and one goes on to clean up: it must not spin."""
+
+    async def main() -> None:
+        async with aio.connect(name := url()) as locks, aio.connect(name) as other:
+            holder = await other.lock("x", ttl=1000).acquire()
+            assert holder
+            waiter = asyncio.create_task(locks.lock("x", ttl=1000).acquire())
+            while not (await other.inspect("x"))[0].waiters:
+                await asyncio.sleep(0.005)
+            engine = locks._current
+            (claim,) = engine.keeper._claims.values()
+            await engine.backend.withdraw(claim, True, engine.port.now() + 5)
+            before = time.thread_time()
+            while not (await other.inspect("x"))[0].waiters:
+                await asyncio.sleep(0.005)
+            assert time.thread_time() - before < 1.0
+            await holder.release()
+            lease = await asyncio.wait_for(waiter, 10)
+            assert lease
+            assert lease.held
+            await lease.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("B2")
+def test_callbacks_that_exit_or_block_do_not_stop_the_others(locks: holdfast.Locks) -> None:
+    called: list[int] = []
+    gate = threading.Event()
+
+    def callback(number: int) -> Any:
+        def run(loss: LeaseLost) -> None:
+            called.append(number)
+            if number == 0:
+                gate.wait(10)
+            raise SystemExit
+
+        return run
+
+    leases = [
+        locks.lock(f"n{n}", ttl=0.05, renew=False, on_lost=callback(n)).acquire() for n in range(20)
+    ]
+    until(lambda: len(called) == 20)
+    gate.set()
+    assert all(leases)

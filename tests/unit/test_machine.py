@@ -33,6 +33,7 @@ from holdfast.backends.memory.store import LATER, Gone, Held, InLine
 from holdfast.ports.thread import ThreadEvent, drive
 from holdfast.types import (
     AlreadyLost,
+    Buried,
     Busy,
     Cell,
     CellConflict,
@@ -279,11 +280,12 @@ class MemoryMachine(RuleBasedStateMachine):
             self.model.called.pop(claim.owner, None)
             assert answer.until == min(expected.expires, self.model.now + claim.ttl)
             self.believe(claim, answer.until, answer.fence)
+        elif buried:
+            assert isinstance(answer, Buried)
         else:
             assert isinstance(answer, Busy)
             assert answer.ahead == expected
-            holders = self.model.holders[claim.name]
-            assert bool(answer.holder) == (bool(holders) and not buried)
+            assert bool(answer.holder) == bool(self.model.holders[claim.name])
         self.collect()
 
     @rule(who=claims)

@@ -23,9 +23,11 @@ from holdfast.core.options import Want
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
 from holdfast.errors import Closed, HoldfastError, LeaseLost, NotHeld, Unavailable
-from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed, Unknown
+from holdfast.types import AlreadyLost, Buried, Busy, Grant, Lost, Released, Renewed, Unknown
 
 __all__ = ["Acquisition", "Engine"]
+
+Outcome = Grant | Busy | Buried | Unknown | Unavailable
 
 COURTESY = 0.2
 """How long a timed-out acquire stays to leave the line itself before the keeper does it."""
@@ -112,19 +114,18 @@ class Engine:
         port = self.port
         if hold.incarnation != port.incarnation():
             return True
-        with port.mutex():
-            if hold.ended is None:
-                hold.ended = port.event()
-        ended = hold.ended
         while True:
+            with port.mutex():
+                if hold.ended is None:
+                    hold.ended = port.event()
+                ended = hold.ended  # set once; a lease that leaves a shared hold takes it away
             self.check_deadline(hold)
             now = port.now()
             if hold.end or over() or (deadline is not None and now >= deadline):
                 return hold.lost
             # Not only until the event: its sender, the keeper, may have died (law 5).
-            ended.clear()
-            if not hold.end and not over():
-                await ended.wait(min(hold.until, now + TICK, deadline or math.inf))
+            limit = math.inf if deadline is None else deadline
+            await ended.wait(min(hold.until, now + TICK, limit))
 
     async def release(self, hold: Hold, share: object) -> bool:
         """Give up one lease on this hold; the last one frees the lock, in one round trip.
@@ -207,7 +208,7 @@ class Acquisition:
         deadline = sent + timeout if blocking and timeout >= 0 else math.inf
         # The uncontended path: one attempt, one answer.
         limit = sent + engine.request_timeout
-        result: Grant | Busy | Unknown | Unavailable
+        result: Outcome
         try:
             result = await engine.backend.attempt(self.claim, blocking, min(limit, deadline))
         except Unavailable as error:
@@ -252,6 +253,8 @@ class Acquisition:
             hold.shares.append(self)
         if want.on_lost is not None:
             hold.listen(self, want.on_lost)
+            if hold.lost:  # between the two
+                hold.announce(engine.port)
         return hold
 
 
@@ -277,9 +280,7 @@ class _Waiting:
         self.expired = 0
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
-    async def until_granted(
-        self, result: Grant | Busy | Unknown | Unavailable, sent: float
-    ) -> Hold | Busy:
+    async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
         acquisition = self.acquisition
         engine = acquisition.engine
         port = engine.port
@@ -287,6 +288,9 @@ class _Waiting:
             if isinstance(result, Grant):
                 if port.now() < result.until:
                     return acquisition._hold(result, sent)
+                self._begin_again()
+                self._count_expired()
+            elif isinstance(result, Buried):
                 self._begin_again()
             elif isinstance(result, Busy):
                 self.failing_since, self.failures = math.inf, 0
@@ -318,7 +322,7 @@ class _Waiting:
         # A grant that came while waiting is dated by the backend; renewals count from here.
         return engine.port.now(), grant
 
-    async def _attempt(self) -> tuple[float, Grant | Busy | Unknown | Unavailable]:
+    async def _attempt(self) -> tuple[float, Outcome]:
         acquisition = self.acquisition
         engine = acquisition.engine
         sent = engine.port.now()
@@ -348,21 +352,26 @@ class _Waiting:
         await engine.port.sleep(pause(self.failures, engine.port.random(), give_up - now))
 
     def _begin_again(self) -> None:
-        """The grant was over before we could use it (we were paused, or the ttl is shorter than
-        the way to the store): give it back and stand in line as somebody new (law 3)."""
+        """What the store has of this claim is no use any more: the grant was over before we could
+        use it (we were paused, or the ttl is shorter than the way to the store), or somebody
+        withdrew it. Give it back and stand in line as somebody new (law 3)."""
         acquisition = self.acquisition
-        engine, old = acquisition.engine, acquisition.claim
-        self.expired += 1
+        old = acquisition.claim
+        acquisition.engine.keeper.abandon(old)
         self.in_line = False
         acquisition.claim = replace(old, owner=new_owner(), unanswered=False)
-        engine.keeper.abandon(old)
-        if self.expired >= EXPIRED_GRANTS:
-            raise Unavailable(
-                f"{old.name!r} was granted {self.expired} times, and each time the lease was over "
-                f"when the answer arrived. A ttl of {old.ttl:g} s is too short for this store or "
-                "this host; use a longer one"
-            )
         acquisition.begin()
+
+    def _count_expired(self) -> None:
+        self.expired += 1
+        if self.expired >= EXPIRED_GRANTS:
+            claim = self.acquisition.claim
+            self.acquisition.engine.keeper.settle(claim)
+            raise Unavailable(
+                f"{claim.name!r} was granted {self.expired} times, and each time the lease was "
+                f"over when the answer arrived. A ttl of {claim.ttl:g} s is too short for this "
+                "store or this host; use a longer one"
+            )
 
     async def _leave(self) -> None:
         """Time ran out: leave the line ourselves if the store answers at once, else owe it."""

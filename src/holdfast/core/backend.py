@@ -28,6 +28,7 @@ from typing import Protocol
 from holdfast.core.port import Port
 from holdfast.types import (
     AlreadyLost,
+    Buried,
     Busy,
     Capabilities,
     Cell,
@@ -71,7 +72,9 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Close connections. The core has released and withdrawn everything it could before."""
 
-    async def attempt(self, claim: Claim, queue: bool, deadline: float) -> Grant | Busy | Unknown:
+    async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
         """Take it if it is free, in one round trip. If it is not and `queue`, join the line in the
         same trip (or keep the place this owner already has). Without `queue`, leave no trace."""
         ...

@@ -8,7 +8,8 @@ the statement.
 Hazard: CPython delivers signals at the first instruction of a Python function, so Ctrl-C can strike
 after `__exit__` was called and before its `try`. No Python code can be in time there. The death of
 the guard is noticed by a weak reference whose callback is `deque.append`, which is written in C and
-not interrupted; the keeper gives the lease back at its next look.
+not interrupted; the keeper gives the lease back at its next look. (`contextlib.ExitStack` asks the
+class for `__exit__`, not the lock: there, that one instruction remains.)
 """
 
 from __future__ import annotations
@@ -21,32 +22,38 @@ __all__ = ["Exit", "Guard"]
 
 
 class Guard:
-    """What a `with` statement calls at its end."""
+    """What one `with` statement calls at its end, once."""
 
-    __slots__ = ("__weakref__", "lease", "lock")
+    __slots__ = ("__weakref__", "entered", "lease")
 
-    def __init__(self, lock: Any) -> None:
-        self.lock = lock
+    def __init__(self, entered: Any) -> None:
+        self.entered = entered  # the lock, or the lease, that stands behind `with`
         self.lease: Any = None
 
     def __call__(self, kind: Any, error: Any, trace: Any) -> Any:
-        lease = self.lease
+        lease, self.lease = self.lease, None
         if lease is None:  # called by hand: lock.__exit__(...)
-            lease = self.lock._last_entered()
-        return self.lock._exit(lease, kind, error, trace)
+            lease = self.entered._last_entered()
+        # Handed on, so that the frame of an asynchronous exit keeps it alive until it is done.
+        return self.entered._exit(lease, kind, error, trace, self)
+
+    def watch(self, lease: Any) -> None:
+        """From now on this statement is inside the lease."""
+        self.lease = lease
+        lease._hold.watch(self, lease._share, lease._engine.keeper.orphans.append)
 
 
 class Exit:
-    """`__exit__` or `__aexit__` of a lock."""
+    """`__exit__` or `__aexit__` of a lock and of a lease."""
 
-    def __get__(self, lock: Any, owner: type) -> Callable[..., Any]:
-        if lock is None:  # contextlib.ExitStack takes it from the class
+    def __get__(self, entered: Any, owner: type) -> Callable[..., Any]:
+        if entered is None:  # contextlib.ExitStack takes it from the class
             return _exit_last
-        guard = Guard(lock)
-        # Weakly: if this was no `with` statement, there must be nothing for __enter__ to find.
-        lock._coming[lock._client._current.port.context()] = weakref.ref(guard)
+        guard = Guard(entered)
+        # Weakly: if this is no `with` statement, there must be nothing for __enter__ to find.
+        entered._expect(weakref.ref(guard))
         return guard
 
 
-def _exit_last(lock: Any, kind: Any, error: Any, trace: Any) -> Any:
-    return lock._exit(lock._last_entered(), kind, error, trace)
+def _exit_last(entered: Any, kind: Any, error: Any, trace: Any) -> Any:
+    return entered._exit(entered._last_entered(), kind, error, trace, None)

@@ -35,11 +35,11 @@ class Client(Protocol):
 class Handle:
     """A lease, as far as it can be looked at without waiting."""
 
-    __slots__ = ("__weakref__", "_done", "_engine", "_entered", "_hold", "_keyring", "_share")
+    __slots__ = ("__weakref__", "_coming", "_done", "_engine", "_hold", "_keyring", "_share")
 
     def __init__(self, acquisition: Acquisition, hold: Hold, keyring: Keyring[Any]) -> None:
         self._done = False
-        self._entered = False  # by a `with` statement of the lock
+        self._coming: weakref.ref[Guard] | None = None  # a `with` statement about to enter it
         self._engine = acquisition.engine
         self._share = acquisition
         self._keyring = keyring._weakly
@@ -126,6 +126,19 @@ class Handle:
             keyring._drop(self)
         return True
 
+    def _expect(self, guard: weakref.ref[Guard]) -> None:
+        self._coming = guard
+
+    def _watch_with(self) -> None:
+        """Entered by a `with` of its own, whose disappearance shall be noticed."""
+        coming, self._coming = self._coming, None
+        guard = None if coming is None else coming()
+        if guard is not None:
+            guard.watch(self)
+
+    def _last_entered(self) -> Handle:
+        return self
+
     def _abandon(self) -> None:
         """Give it up without waiting: whatever was interrupted, the keeper finishes it."""
         self._finish()
@@ -178,7 +191,16 @@ class Unfenced(Handle):
 class Keyring(Generic[H]):
     """A lock object's leases, by the thread or task that took them, in that order."""
 
-    __slots__ = ("__weakref__", "_client", "_coming", "_leases", "_sweep_at", "_want", "_weakly")
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_coming",
+        "_leases",
+        "_sweep_at",
+        "_unpaired",
+        "_want",
+        "_weakly",
+    )
 
     def __init__(self, client: Client, want: Want) -> None:
         self._client = client
@@ -186,6 +208,7 @@ class Keyring(Generic[H]):
         self._leases: dict[H, object] = {}  # single operations are atomic
         self._sweep_at = 16
         self._coming: dict[object, weakref.ref[Guard]] = {}  # `with` statements about to enter
+        self._unpaired: dict[object, list[H]] = {}  # entered without a guard, by whom
         self._weakly = weakref.ref(self)
 
     @property
@@ -205,20 +228,21 @@ class Keyring(Generic[H]):
     def _context(self) -> object:
         return self._client._current.port.context()
 
-    def _keep(self, lease: H, entering: bool) -> None:
+    def _expect(self, guard: weakref.ref[Guard]) -> None:
+        self._coming[self._context()] = guard
+
+    def _keep(self, lease: H, entering: bool, coming: weakref.ref[Guard] | None) -> None:
         """From here on the lock object keeps the lease alive, and a `with` is watched."""
         context = self._context()
-        watched: object = lease
-        if entering:
-            lease._entered = True
-            coming = self._coming.pop(context, None)
-            guard = None if coming is None else coming()
-            if guard is not None:
-                guard.lease = lease
-                watched = guard
-        # The keeper notices if nobody can reach this lease any more. Not by a `__del__`: Python
-        # swallows a Ctrl-C that strikes inside one.
-        lease._hold.watch(watched, lease._share, lease._engine.keeper.orphans.append)
+        guard = None if coming is None else coming()
+        if guard is not None:
+            guard.watch(lease)
+        else:
+            # The keeper notices if nobody can reach this lease any more. Not by a `__del__`:
+            # Python swallows a Ctrl-C that strikes inside one.
+            lease._hold.watch(lease, lease._share, lease._engine.keeper.orphans.append)
+            if entering:
+                self._unpaired.setdefault(context, []).append(lease)
         if len(self._leases) >= self._sweep_at:
             for old in list(self._leases):
                 if old._hold.end:
@@ -228,10 +252,12 @@ class Keyring(Generic[H]):
 
     def _forget(self, acquisition: Acquisition) -> None:
         """An acquire that failed or was interrupted leaves nothing here either."""
-        self._coming.pop(self._context(), None)
         for lease in reversed(list(self._leases)):
             if lease._share is acquisition:
                 self._leases.pop(lease, None)
+        for context, stack in list(self._unpaired.items()):
+            if stack and stack[-1]._share is acquisition:
+                self._pop(context)
 
     def _drop(self, lease: Any) -> None:
         self._leases.pop(lease, None)
@@ -248,20 +274,21 @@ class Keyring(Generic[H]):
         )
 
     def _last_entered(self) -> H:
-        """Whose exit this is when nobody can tell, as under `contextlib.ExitStack`: the newest of
-        this thread or task; if it has none, the only one there is."""
-        entered = [
-            pair
-            for pair in list(self._leases.items())
-            if pair[0]._entered and pair[0]._hold.end != RELEASED
-        ]
+        """Whose exit this is when no guard can tell, as under `contextlib.ExitStack`: the last one
+        that this thread or task entered so; if it entered none, that of the only one who did."""
         context = self._context()
-        mine = [lease for lease, taker in entered if taker is context]
-        if not mine and len(entered) == 1:
-            mine = [entered[0][0]]
-        if not mine:
+        if context not in self._unpaired and len(self._unpaired) == 1:
+            context = next(iter(self._unpaired))
+        if not self._unpaired.get(context):
             raise NotHeld(f"{self.name!r} was not entered by this thread or task, or left before")
-        return mine[-1]
+        return self._pop(context)
+
+    def _pop(self, context: object) -> H:
+        stack = self._unpaired[context]
+        lease = stack.pop()
+        if not stack:
+            self._unpaired.pop(context, None)
+        return lease
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} ttl={self._want.ttl:g}>"

@@ -88,8 +88,9 @@ class Hold(LeaseState):
             self.guards = [ref for ref in self.guards if ref.share is not share]
         if self.callbacks:
             self.callbacks = [pair for pair in self.callbacks if pair[0] is not share]
-        if self.ended is not None:
-            self.ended.set()  # who waits on this lease looks again
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended.set()  # who waits on this lease looks again
         return True
 
     def forget(self) -> None:

@@ -238,7 +238,7 @@ class Keeper:
         # From here on, add() sees `_looks_at` and wakes us if it must.
         if not await self._wake.wait(looks_at) and self.idle and not self._fresh:
             self._looks_at = math.inf  # parked: the next add() wakes us
-            if not self._fresh and not self._owed and not self._done:
+            if not (self._fresh or self._owed or self.orphans or self._done):
                 await self._wake.wait(None)
         self._wake.clear()
 
@@ -299,23 +299,29 @@ class Keeper:
         while self._agenda and self._agenda[0][0] <= slack:
             hold = self._pop()
             if hold is not None:
-                if hold.hint != hold.until:
-                    self._ready.append(hold)
                 aside.append(hold)
         for hold in aside:
-            self._schedule(hold, hold.until)
+            if hold.hint != hold.until and hold.renew_at <= slack:
+                self._ready.append(hold)
+            due = min(hold.renew_at, hold.until)
+            self._schedule(hold, due if due > slack else hold.until)
 
     async def _renew(self) -> None:
         """One batch, and then the loop looks at all deadlines again."""
         port = self._port
+        sent = port.now()
         batch: list[Hold] = []
+        later: list[Hold] = []
         while self._ready and len(batch) < BATCH:
             hold = self._ready.popleft()
-            if not hold.end:
-                batch.append(hold)
+            if hold.end:
+                continue
+            # The most urgent lease sets the time limit of its batch: the others need not share it.
+            together = not batch or (hold.until < sent + TICK) == (batch[0].until < sent + TICK)
+            (batch if together else later).append(hold)
+        self._ready.extend(later)
         if not batch:
             return
-        sent = port.now()
         deadline = min(sent + TICK, min(hold.until for hold in batch))
         results: Sequence[Renewed | Lost | Unknown]
         try:

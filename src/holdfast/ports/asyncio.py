@@ -156,7 +156,10 @@ class AsyncioPort:
         return self._mutex
 
     def context(self) -> object:
-        return asyncio.current_task()
+        try:
+            return asyncio.current_task()
+        except RuntimeError:  # no loop is running: somebody only looks at an attribute
+            return None
 
     def task(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
         async def body() -> None:

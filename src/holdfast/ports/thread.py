@@ -186,7 +186,10 @@ class _Callers:
     def submit(self, callback: Callable[[Any], Any], argument: Any) -> None:
         self._work.put((callback, argument))
         with self._mutex:
-            if self._work.qsize() <= self._idle or self._threads >= self.MOST:
+            if self._idle:
+                self._idle -= 1  # that one is spoken for
+                return
+            if self._threads >= self.MOST:
                 return
             self._threads += 1
         try:
@@ -197,19 +200,20 @@ class _Callers:
 
     def _run(self) -> None:
         while True:
+            self._drain()
             with self._mutex:
+                if not self._work.empty():
+                    continue
                 self._idle += 1
             try:
                 item = self._work.get(timeout=5)
             except queue.Empty:
                 with self._mutex:
-                    self._idle -= 1
-                    if self._work.empty():
+                    if self._idle:
+                        self._idle -= 1
                         self._threads -= 1
                         return
-                    continue
-            with self._mutex:
-                self._idle -= 1
+                continue  # somebody counts on us
             _called(*item)
 
     def _drain(self) -> None:
@@ -224,7 +228,7 @@ class _Callers:
 def _called(callback: Callable[[Any], Any], argument: Any) -> None:
     try:
         callback(argument)
-    except Exception:
+    except BaseException:  # sys.exit() in a callback must not end the thread
         log.exception("an on_lost callback raised")
 
 

@@ -7,7 +7,7 @@ Partner: `store.py`, the server's half.
 
 from __future__ import annotations
 
-import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ from holdfast.errors import Unavailable
 from holdfast.ports import clock
 from holdfast.types import (
     AlreadyLost,
+    Buried,
     Busy,
     Capabilities,
     Cell,
@@ -41,6 +42,7 @@ __all__ = ["Link", "MemoryBackend"]
 
 T = TypeVar("T")
 
+LITTLE = 0.01
 NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
 
@@ -73,6 +75,16 @@ class _Ticket:
 
 _stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
 _stores_mutex = threading.Lock()
+
+
+def _forked() -> None:
+    """A child has no share in the parent's stores; one of its threads may have been inside."""
+    global _stores, _stores_mutex
+    _stores = WeakValueDictionary[str, Store]()
+    _stores_mutex = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class MemoryBackend:
@@ -113,7 +125,9 @@ class MemoryBackend:
             ticket.event.set()
         self._tickets.clear()
 
-    async def attempt(self, claim: Claim, queue: bool, deadline: float) -> Grant | Busy | Unknown:
+    async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
         store = self.store
         enlist = self._enlist if queue else None
         sent = self._port.now()
@@ -130,13 +144,15 @@ class MemoryBackend:
         if isinstance(answer, Unknown):
             return answer
         if isinstance(answer, Gone):
-            return Busy("", None, math.inf)
+            return Buried()
         return Busy(answer.holder, answer.ahead, answer.look_at)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         """Sleeps until called, until the holder's expiry if we are first, or for a heartbeat."""
         port, store = self._port, self.store
         ticket = self._tickets.get(claim.owner)
+        if ticket is None:  # withdrawn under our feet; the next attempt finds out what to do
+            await port.sleep(LITTLE)
         look_at: float = busy.token
         while ticket is not None and self._tickets.get(claim.owner) is ticket:
             now = port.now()

@@ -18,6 +18,7 @@ from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing.conformance.threaded import in_thread
 from holdfast.types import (
     AlreadyLost,
+    Buried,
     Busy,
     Cell,
     CellConflict,
@@ -90,7 +91,7 @@ class Raw:
 
     async def attempt(
         self, claim: Claim, queue: bool = True, within: float = PATIENCE
-    ) -> Grant | Busy | Unknown:
+    ) -> Grant | Busy | Buried | Unknown:
         return await self._call(lambda end: self.backend.attempt(claim, queue, end), within)
 
     async def grant(self, claim: Claim) -> Grant:
