@@ -13,13 +13,12 @@ ends that hold; so it ends once, however many threads race for it.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import math
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.core.agenda import Agenda
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
 from holdfast.core.hold import RELEASED, GuardRef, Hold
@@ -46,8 +45,7 @@ class Keeper:
         self._claims: dict[str, Claim] = {}  # all that the store may have something of
         self._holds: dict[str, Hold] = {}
         self._fresh: dict[str, Hold] = {}  # held, and not yet on the agenda
-        self._agenda: list[tuple[float, int, Hold]] = []  # heap; only a hold's `hint` counts
-        self._order = itertools.count()
+        self._agenda = Agenda()
         self._ready: deque[Hold] = deque()  # to be renewed as soon as possible
         self._owed: dict[str, Claim] = {}
         self._pay_at = 0.0
@@ -77,10 +75,9 @@ class Keeper:
         owner = hold.claim.owner
         self._holds[owner] = hold
         self._fresh[owner] = hold
-        due = hold.renew_at if hold.renew_at < hold.until else hold.until
         # Usually the loop will look before this hold is due, and nobody need be woken. A loop that
         # should have looked long ago has died: start it again.
-        if due < self._looks_at or self._looks_at < now - 2 * TICK:
+        if hold.due < self._looks_at or self._looks_at < now - 2 * TICK:
             self.rouse()
 
     def end(self, hold: Hold, reason: str) -> bool:
@@ -215,11 +212,9 @@ class Keeper:
 
     def _plan(self) -> None:
         """Make the agenda anew: what the last run had in its hands when it broke is not lost."""
-        self._agenda.clear()
         self._ready.clear()
         self._fresh.clear()
-        for hold in list(self._holds.values()):
-            self._schedule(hold, min(hold.renew_at, hold.until))
+        self._agenda.renew(list(self._holds.values()))
 
     async def _round(self) -> None:
         self._look(self._port.now())
@@ -242,22 +237,10 @@ class Keeper:
                 await self._wake.wait(None)
         self._wake.clear()
 
-    def _schedule(self, hold: Hold, moment: float) -> None:
-        hold.hint = moment
-        heapq.heappush(self._agenda, (moment, next(self._order), hold))
-
-    def _pop(self) -> Hold | None:
-        """The hold that is next on the agenda; None if that entry is out of date."""
-        moment, _, hold = heapq.heappop(self._agenda)
-        return None if hold.end or hold.hint != moment else hold
-
     def _next_due(self) -> float:
-        agenda = self._agenda
-        while agenda and (agenda[0][2].end or agenda[0][2].hint != agenda[0][0]):
-            heapq.heappop(agenda)
-        if len(agenda) > 2 * len(self._holds) + 64:  # mostly ended leases with a long ttl
+        if len(self._agenda) > 2 * len(self._holds) + 64:  # mostly ended leases with a long ttl
             self._plan()
-        return agenda[0][0] if agenda else math.inf
+        return self._agenda.next()
 
     def _look(self, now: float) -> None:
         """Fire the losses that are due, and put in `_ready` what is due for renewal."""
@@ -275,36 +258,27 @@ class Keeper:
                 fresh = self._fresh.popitem()[1]
             except KeyError:  # released meanwhile
                 break
-            self._schedule(fresh, min(fresh.renew_at, fresh.until))
+            self._agenda.put(fresh, fresh.due)
         soon = math.inf
-        while self._agenda and self._agenda[0][0] <= now:
-            hold = self._pop()
-            if hold is None:
-                continue
+        for hold in self._agenda.until(now):
             match hold.step(now):
                 case Renew():
                     self._ready.append(hold)
                     soon = min(soon, TICK, 0.1 * (hold.renew_every or TICK))
-                    self._schedule(hold, hold.until)  # its end, while it waits for its turn (law 5)
+                    self._agenda.put(hold, hold.until)  # while it waits for its turn (law 5)
                 case Lose(reason):
                     self.lose(hold, reason, gone=False)
                 case Sleep(moment):
-                    self._schedule(hold, moment)
+                    self._agenda.put(hold, moment)
         if soon < math.inf:
             self._take_along(now + soon)
 
     def _take_along(self, slack: float) -> None:
         """What would be due for renewal soon goes with the others: one batch, not many (law 6)."""
-        aside: list[Hold] = []
-        while self._agenda and self._agenda[0][0] <= slack:
-            hold = self._pop()
-            if hold is not None:
-                aside.append(hold)
-        for hold in aside:
+        for hold in list(self._agenda.until(slack)):
             if hold.hint != hold.until and hold.renew_at <= slack:
                 self._ready.append(hold)
-            due = min(hold.renew_at, hold.until)
-            self._schedule(hold, due if due > slack else hold.until)
+            self._agenda.put(hold, hold.due if hold.due > slack else hold.until)
 
     async def _renew(self) -> None:
         """One batch, and then the loop looks at all deadlines again."""
@@ -342,7 +316,7 @@ class Keeper:
             else:
                 left = hold.until - now
                 hold.unanswered(now, pause(hold.failures + 1, port.random(), left))
-            self._schedule(hold, min(hold.renew_at, hold.until))
+            self._agenda.put(hold, hold.due)
 
     async def pay(self, stop: float) -> None:
         """Withdraw what is owed, oldest first; what fails goes to the end of the line, and after

@@ -67,6 +67,11 @@ class LeaseState:
         if renew_every is not None:
             self.renew_at = sent + renew_every * (1 - JITTER * random)
 
+    @property
+    def due(self) -> float:
+        """When something is to be done about it."""
+        return self.renew_at if self.renew_at < self.until else self.until
+
     def trusted(self, now: float) -> bool:
         """Whether the lease may be relied on at `now`. Every look computes (law 1): no timer and
         no thread stands between the clock and the answer."""
@@ -77,7 +82,7 @@ class LeaseState:
             return Lose(f"its time ran out {now - self.until:.3f} s ago without a renewal")
         if now >= self.renew_at:
             return RENEW
-        return Sleep(min(self.until, self.renew_at))
+        return Sleep(self.due)
 
     def renewed(self, sent: float, until: float, random: float) -> None:
         """The store agreed to a renewal that left at `sent`."""
