@@ -37,14 +37,16 @@ class Server:
         self.folder = tempfile.TemporaryDirectory()
         self.path = str(Path(self.folder.name, "s"))
         self._listener = Listener(self.path, "AF_UNIX", backlog=64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._open = True
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         while True:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                return  # closed
+            connection = self._listener.accept()
+            if not self._open:
+                connection.close()
+                return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: Connection[Any, Any]) -> None:
@@ -63,6 +65,11 @@ class Server:
         return self.store.attempt(claim, (lambda _: lambda held: None) if queue else None)
 
     def close(self) -> None:
+        # Not by closing the listener under its thread: that thread may be about to accept from a
+        # file descriptor that the next server is given meanwhile, and would serve its clients.
+        self._open = False
+        Client(self.path).close()
+        self._accepting.join()
         self._listener.close()
         self.folder.cleanup()
 

@@ -2,9 +2,9 @@
 
     python child.py URL PORT MODULE...
 
-Contract: imports MODULEs, connects on PORT (sync or aio), then reads one JSON request a line and
-answers with one JSON line each: acquire, release, held, lost, exit. Run by path, so that pytest is
-not imported.
+Contract: imports MODULEs, connects on PORT (sync or aio) and says so, then reads one JSON request a
+line and answers each with one JSON line: acquire, release, look; exit ends it. Run by path, so that
+pytest is not imported.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def _seen(lease: holdfast.Lease | aio.Lease | None) -> dict[str, Any]:
 
 def _sync(url: str) -> None:
     locks = holdfast.connect(url)
+    _answer(ready=True)
     lease: holdfast.Lease | None = None
     while line := sys.stdin.readline():
         request = json.loads(line)
@@ -65,6 +66,7 @@ def _sync(url: str) -> None:
 
 async def _aio(url: str) -> None:
     locks = aio.connect(url)
+    _answer(ready=True)
     lease: aio.Lease | None = None
     # Not run_in_executor: its threads are joined when the loop ends, and this one reads for ever.
     read: Callable[[], Awaitable[str]] = _reader()

@@ -43,7 +43,7 @@ class Child:
 
     async def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 2 * LONG)
+        line = await asyncio.wait_for(self.process.stdout.readline(), 8 * LONG)
         assert line, "the child died"
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -66,12 +66,14 @@ class Child:
 async def child_of(api: Api) -> AsyncGenerator[Child, None]:
     api.need_processes()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(CHILD), api.url, api.port, *api.strategy.child_imports,
+        sys.executable, "-P", str(CHILD), api.url, api.port, *api.strategy.child_imports,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
+    child = Child(process)
     try:
-        yield Child(process)
+        assert await child.answer() == {"ready": True}
+        yield child
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
