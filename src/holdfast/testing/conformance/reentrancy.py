@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from holdfast import LeaseLost, Mode
-from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
+from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on, refused, take
 
 
 class Reentrancy(Theme):
@@ -122,6 +124,21 @@ class Reentrancy(Theme):
         assert anew.held
         assert await refused(api.there.lock("x"))
         assert await anew.release() is True
+        await api.free("x")
+
+    @pytest.mark.req("R5", "R1", "event loop blocked")
+    @only_on("aio")
+    async def test_a_lease_that_ran_out_unnoticed_is_not_entered_again(self, api: Api) -> None:
+        """The loop was blocked: nobody has been told yet, but the clock knows."""
+        lock = api.here.lock("x", ttl=api.short, reentrant=True)
+        lost = await take(lock)
+        time.sleep(1.2 * api.short)  # noqa: ASYNC251 - this is the fault
+        anew = await take(lock)
+        assert not lost.held
+        if Mode.EXCLUSIVE in api.capabilities.fencing:
+            assert anew.fence > lost.fence
+        await lost.release()
+        await anew.release()
         await api.free("x")
 
     @pytest.mark.req("R5", "R22", "R1")
