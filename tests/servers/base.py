@@ -267,8 +267,11 @@ class Process(Server):
             reaper.forget_process(self._popen.pid)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
-        _signal(self.pid, signal.SIGSTOP)
+        """SIGSTOP: connections stay open, nothing answers. Returns when every thread has stopped:
+        on a busy machine one of many may still answer for a moment."""
+        pid = self.pid
+        _signal(pid, signal.SIGSTOP)
+        wait_until(lambda: _stopped(pid), f"{self.name} stops", END_SECONDS)
 
     def resume(self) -> None:
         _signal(self.pid, signal.SIGCONT)
@@ -365,3 +368,8 @@ def _children(pid: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def _stopped(pid: int) -> bool:
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
