@@ -32,6 +32,9 @@ CLIENT_OPTIONS = (
 )
 """Understood by every backend, in the URL's query or as keyword arguments of `connect`."""
 
+EMBEDDED = "sqlite://"
+"""The store when none is named: a file of the user's own, shared by the processes of this host."""
+
 PATIENCE = 5.0
 """How long `close` goes on giving back what is held and withdrawing what is owed."""
 
@@ -42,13 +45,11 @@ class Client:
     def __init__(
         self, url: str | None, options: Mapping[str, Any], port: Callable[[], Port]
     ) -> None:
-        text = url if url is not None else os.environ.get("HOLDFAST_URL", "")
-        if not text:
+        if url == "":
             raise Misconfigured(
-                "no store was named: pass a URL to connect(), or set HOLDFAST_URL. This version "
-                "has memory:// (one process); the embedded default for many processes is not in it"
+                "the URL is empty: leave it out for the embedded default, or name a store"
             )
-        self._url = parse(text)
+        self._url = parse(url or os.environ.get("HOLDFAST_URL") or EMBEDDED)
         factory = find(self._url.scheme)
         values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
         self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import holdfast
+from holdfast.backends.local import Gone, Held, InLine
 from holdfast.backends.memory import MemoryBackend, Store
-from holdfast.backends.memory.store import Gone, Held, InLine
 from holdfast.backends.url import Url
 from holdfast.errors import Unavailable
 from holdfast.ports import clock

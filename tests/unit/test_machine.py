@@ -28,8 +28,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from holdfast.backends.local import LATER, Gone, Held, InLine
 from holdfast.backends.memory import MemoryBackend, Store
-from holdfast.backends.memory.store import LATER, Gone, Held, InLine
 from holdfast.ports.thread import ThreadEvent, drive
 from holdfast.types import (
     AlreadyLost,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.local import LATER, Gone, Held, InLine
 from holdfast.backends.memory import Store
-from holdfast.backends.memory.store import LATER, Gone, Held, InLine
 from holdfast.types import Cell, CellConflict, Claim, Mode
 
 TTL = 10.0
@@ -578,7 +578,8 @@ def test_watchers_are_called_at_every_change_until_they_leave(shop: Shop) -> Non
     def call() -> None:
         calls.append(1)
 
-    assert shop.store.cell_watch("c", call) == math.inf
+    assert shop.store.cell_watch("c", call) == (None, math.inf)
+    shop.store.cell_watch("c", call)  # asking twice is asking once
     written(shop, b"x")
     write(shop, b"refused", expect=1)
     written(shop, None)
@@ -590,8 +591,8 @@ def test_watchers_are_called_at_every_change_until_they_leave(shop: Shop) -> Non
 
 
 def test_a_watcher_is_told_when_the_value_expires(shop: Shop) -> None:
-    written(shop, b"x", ttl=3.0)
-    assert shop.store.cell_watch("c", lambda: None) == shop.now + 3
+    cell = written(shop, b"x", ttl=3.0)
+    assert shop.store.cell_watch("c", lambda: None) == (cell, shop.now + 3)
 
 
 # -- one atomic step -------------------------------------------------------------------------------

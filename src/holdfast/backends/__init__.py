@@ -26,6 +26,7 @@ class Entry:
 
 _registry: dict[str, Entry] = {
     "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
+    "sqlite": Entry("holdfast.backends.sqlite:SqliteBackend", None),
 }
 
 

@@ -36,8 +36,11 @@ EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
 
 
+_unguessable = secrets.SystemRandom().randbytes
+
+
 def new_owner() -> str:
-    return secrets.token_bytes(16).hex()
+    return _unguessable(16).hex()
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -88,12 +88,13 @@ class Cells:
                 call()
             return Cell(value or b"", version)
 
-    def cell_watch(self, name: str, call: Callable[[], None]) -> float:
-        """Call at every change; returns when the value expires by itself, which calls nobody."""
+    def cell_watch(self, name: str, call: Callable[[], None]) -> tuple[Cell | None, float]:
+        """What is there, and when it expires by itself, which calls nobody; call at each change."""
         with self.mutex:
             stored = self._cells.setdefault(name, _StoredCell())
-            stored.watchers.append(call)
-            return stored.expires
+            if call not in stored.watchers:
+                stored.watchers.append(call)
+            return stored.at(self._clock()), stored.expires
 
     def cell_unwatch(self, name: str, call: Callable[[], None]) -> None:
         with self.mutex:

@@ -15,47 +15,17 @@ Partners: `backend.py`, the client's half; `cells.py`, the values beside the loc
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from holdfast.backends.local import LATER, Call, Enlist, Gone, Held, InLine, Tombstones, admits
 from holdfast.backends.memory.cells import Cells
 from holdfast.types import Claim, ClaimInfo, LockInfo, Mode
 
-__all__ = ["Gone", "Held", "InLine", "Store"]
-
-LATER = 0.05
-"""How long after an expiry those behind the first in line look whether it was taken care of."""
-
-
-Call = Callable[["Held | None"], None]
-"""Tells a waiter that it holds or, with None, that it should look."""
-Enlist = Callable[[Claim], Call]
-
-
-class Held(NamedTuple):
-    """The owner holds until `expires`."""
-
-    expires: float
-    fence: int | None
-
-
-class InLine(NamedTuple):
-    """The owner does not hold. Another look is worth it at `look_at`, if nobody calls before."""
-
-    holder: str
-    ahead: int | None
-    look_at: float
-
-
-class Gone(NamedTuple):
-    """The store knows nothing of this owner, or refuses it for good."""
-
-    reason: str
+__all__ = ["Store"]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,24 +54,20 @@ class Line:
         self.next_expiry = math.inf  # no holder expires before this
 
     def admits(self, claim: Claim) -> bool:
-        """THE compatibility rule. Holders of one line always share one mode."""
         if not self.holders:
             return True
         mode = next(iter(self.holders.values())).claim.mode
-        if mode is Mode.EXCLUSIVE or mode is not claim.mode:
-            return False
-        if mode is Mode.SHARED:
-            return True
-        taken = sum(entry.claim.permits for entry in self.holders.values())
-        return taken + claim.permits <= claim.limit
+        taken = 0
+        if mode is Mode.PERMITS:
+            taken = sum(entry.claim.permits for entry in self.holders.values())
+        return admits(mode, taken, claim)
 
 
 class Store(Cells):
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         super().__init__(clock, wall)
         self._lines: dict[str, Line] = {}
-        self._buried: dict[str, float] = {}  # tombstones: owner -> until when
-        self._graves: list[tuple[float, str]] = []  # the same, soonest first
+        self._tombstones = Tombstones()
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -110,10 +76,8 @@ class Store(Cells):
         says how to call when it is this claim's turn."""
         with self.mutex:
             now = self._clock()
-            if self._graves:
-                self._exhume(now)
-                if claim.owner in self._buried:
-                    return Gone("this claim was withdrawn")
+            if self._tombstones.graves and self._tombstones.cover(claim.owner, now):
+                return Gone("this claim was withdrawn")
             line = self._lines.get(claim.name)
             if line is None:
                 line = self._lines[claim.name] = Line()
@@ -175,7 +139,7 @@ class Store(Cells):
         with self.mutex:
             now = self._clock()
             if tombstone:
-                self._bury(claim, now)
+                self._tombstones.bury(claim.owner, now + claim.ttl)
             line = self._lines.get(claim.name)
             if line is None:
                 return False
@@ -190,9 +154,9 @@ class Store(Cells):
         with a tombstone."""
         with self.mutex:
             now = self._clock()
-            self._exhume(now)
+            self._tombstones.forget(now)
             if tombstone:
-                self._bury(claim, now)
+                self._tombstones.bury(claim.owner, now + claim.ttl)
             line = self._lines.get(claim.name)
             if line is not None:
                 line.queue.pop(claim.owner, None)
@@ -275,19 +239,6 @@ class Store(Cells):
             entry.look_at = look_at
         return InLine(holder, ahead, look_at)
 
-    # -- tombstones -------------------------------------------------------------------------------
-
-    def _bury(self, claim: Claim, now: float) -> None:
-        heapq.heappush(self._graves, (now + claim.ttl, claim.owner))
-        self._buried[claim.owner] = now + claim.ttl
-
-    def _exhume(self, now: float) -> None:
-        graves = self._graves
-        while graves and graves[0][0] <= now:
-            owner = heapq.heappop(graves)[1]
-            if self._buried.get(owner, math.inf) <= now:
-                del self._buried[owner]
-
     # -- inspection -------------------------------------------------------------------------------
 
     def inspect(self, prefix: str, exact: bool) -> list[LockInfo]:
@@ -310,16 +261,15 @@ class Store(Cells):
         """What is still stored, for tests of "nothing is left behind"; empty is good."""
         with self.mutex:
             now = self._clock()
-            self._exhume(now)
+            self._tombstones.forget(now)
             for name, line in list(self._lines.items()):
                 self._advance(name, line, now)
             lines = [
                 f"{name}: {len(line.holders)} holders, {len(line.queue)} waiters"
                 for name, line in self._lines.items()
             ]
-            return lines + [
-                f"tombstone until {until - now:+.3f}" for until in self._buried.values()
-            ]
+            left = self._tombstones.left()
+            return lines + [f"tombstone until {until - now:+.3f}" for until in left]
 
 
 def _info(entry: Entry, now: float) -> ClaimInfo:

@@ -1,0 +1,378 @@
+"""The client's half of backends whose store answers in this very process: memory and sqlite.
+
+Contract: `core/backend.py`. Dates what the store answers, and waits to be called. A request is a
+function call, which may have to `enter` the store; or goes through a link: to a thread, or in tests
+through a network that loses and reorders, so that what is tested against faults is this very code.
+Partners: `memory/store.py` and `sqlite/store.py`, the server's halves (`LocalStore`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from holdfast.core.backend import Signals
+from holdfast.core.lease import valid_until
+from holdfast.core.port import Event, Port
+from holdfast.errors import Unavailable
+from holdfast.types import (
+    AlreadyLost,
+    Buried,
+    Busy,
+    Cell,
+    CellConflict,
+    Claim,
+    Grant,
+    LockInfo,
+    Lost,
+    Mode,
+    Released,
+    Renewed,
+    Unknown,
+)
+
+__all__ = [
+    "INSIDE",
+    "LATER",
+    "Call",
+    "Enlist",
+    "Enter",
+    "Gone",
+    "Held",
+    "InLine",
+    "Link",
+    "LocalBackend",
+    "LocalStore",
+    "Tombstones",
+    "admits",
+]
+
+T = TypeVar("T")
+
+LITTLE = 0.01
+NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
+
+INSIDE = "asked from inside the store, by a finaliser"
+
+LATER = 0.05
+"""How long after an expiry those behind the first in line look whether it was taken care of."""
+
+# -- what a store says ----------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """The owner holds until `expires`."""
+
+    expires: float
+    fence: int | None
+
+
+class InLine(NamedTuple):
+    """The owner does not hold. Another look is worth it at `look_at`, if nobody calls before."""
+
+    holder: str
+    ahead: int | None
+    look_at: float
+
+
+class Gone(NamedTuple):
+    """The store knows nothing of this owner, or refuses it for good."""
+
+    reason: str
+
+
+Call = Callable[[Held | None], None]
+"""Tells a waiter that it holds or, with None, that it should look."""
+Enlist = Callable[[Claim], Call]
+
+
+def admits(holding: Mode | None, taken: int, claim: Claim) -> bool:
+    """THE compatibility rule. Holders of one line always share one mode; `taken` permits."""
+    if holding is None:
+        return True
+    if holding is Mode.EXCLUSIVE or holding is not claim.mode:
+        return False
+    return holding is Mode.SHARED or taken + claim.permits <= claim.limit
+
+
+class Tombstones:
+    """Owners that were withdrawn while a request of theirs may still be on its way (law 3). That
+    request comes from this process or not at all, so this is the place to remember them."""
+
+    __slots__ = ("_until", "graves")
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self.graves: list[tuple[float, str]] = []  # the same, soonest first
+
+    def bury(self, owner: str, until: float) -> None:
+        heapq.heappush(self.graves, (until, owner))
+        self._until[owner] = until
+
+    def cover(self, owner: str, now: float) -> bool:
+        self.forget(now)
+        return owner in self._until
+
+    def forget(self, now: float) -> None:
+        graves = self.graves
+        while graves and graves[0][0] <= now:
+            owner = heapq.heappop(graves)[1]
+            if self._until.get(owner, math.inf) <= now:
+                del self._until[owner]
+
+    def clear(self) -> None:
+        self.graves.clear()
+        self._until.clear()
+
+    def left(self) -> list[float]:
+        return list(self._until.values())
+
+
+class LocalStore(Protocol):
+    """The server's half: every method is one atomic step."""
+
+    @property
+    def entered(self) -> bool:
+        """Whether this very thread is inside: the garbage collector ran somebody's finaliser
+        there, and what it asks for must wait until the line is in order."""
+        ...
+
+    def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone: ...
+    def look(self, claim: Claim) -> Held | InLine | Gone: ...
+    def withdraw(self, claim: Claim, tombstone: bool) -> None: ...
+    def renew(self, claims: Sequence[Claim]) -> list[bool]: ...
+    def release(self, claim: Claim, tombstone: bool) -> bool: ...
+    def inspect(self, prefix: str, exact: bool) -> list[LockInfo]: ...
+    def evict(self, name: str) -> int: ...
+    def cell_read(self, name: str) -> Cell | None: ...
+    def cell_write(
+        self,
+        name: str,
+        value: bytes | None,
+        expect: int | None,
+        fence: int | None,
+        ttl: float | None,
+    ) -> Cell | CellConflict: ...
+
+    def cell_watch(self, name: str, call: Callable[[], None]) -> tuple[Cell | None, float]:
+        """What is there now, and when it expires by itself, which calls nobody; every change from
+        now on calls."""
+        ...
+
+    def cell_unwatch(self, name: str, call: Callable[[], None]) -> None:
+        """Never waits: called whatever happened."""
+
+
+class Link(Protocol):
+    """The way to the store and back."""
+
+    async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        """Have the store run `request`; Unknown when no answer came by the deadline."""
+        ...
+
+    def caller(self, call: Call) -> Call:
+        """The store's way of calling a waiter, which may also fail."""
+        ...
+
+
+class Enter(Protocol):
+    """The way into a store that the caller's own thread has to open, and may wait for."""
+
+    def __call__(self, deadline: float, request: Callable[[], T], /) -> T | Unknown: ...
+
+
+class _Ticket:
+    """A waiter's place: where the store's call arrives."""
+
+    __slots__ = ("event", "held")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.held: Held | None = None
+
+    def call(self, held: Held | None) -> None:
+        if held is not None:
+            self.held = held
+        self.event.set()
+
+
+class LocalBackend:
+    """Everything of a backend but its URL and its capabilities."""
+
+    def __init__(
+        self, store: LocalStore, link: Link | None = None, enter: Enter | None = None
+    ) -> None:
+        self.store = store
+        self._link = link
+        self._enter = enter
+        self._tickets: dict[str, _Ticket] = {}
+        self._closed = False
+
+    def open(self, port: Port, signals: Signals) -> None:
+        self._port = port
+
+    async def close(self) -> None:
+        self._closed = True
+        for ticket in list(self._tickets.values()):
+            ticket.event.set()
+        self._tickets.clear()
+
+    async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
+        store = self.store
+        enlist = self._enlist if queue else None
+        sent = self._port.now()
+        answer: Held | InLine | Gone | Unknown
+        if self._link is not None:
+            answer = await self._link.ask(deadline, lambda: store.attempt(claim, enlist))
+        elif self._enter is not None:
+            answer = self._enter(deadline, lambda: store.attempt(claim, enlist))
+        elif store.entered:
+            answer = Unknown(INSIDE)
+        else:
+            answer = store.attempt(claim, enlist)
+        if isinstance(answer, Held):
+            self._tickets.pop(claim.owner, None)
+            # Law 1: dated from before the request; the clocks are one, so there is no drift.
+            until = valid_until(sent, claim.ttl, drift=0.0)
+            return Grant(claim, until if until < answer.expires else answer.expires, answer.fence)
+        if isinstance(answer, Unknown):
+            return answer
+        if isinstance(answer, Gone):
+            return Buried()
+        return Busy(answer.holder, answer.ahead, answer.look_at)
+
+    async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
+        """Sleeps until called, until the holder's expiry if we are first, or for a heartbeat."""
+        port, store = self._port, self.store
+        ticket = self._tickets.get(claim.owner)
+        if ticket is None:  # withdrawn under our feet; the next attempt finds out what to do
+            await port.sleep(LITTLE)
+        look_at: float = busy.token
+        while ticket is not None and self._tickets.get(claim.owner) is ticket:
+            now = port.now()
+            if ticket.held is None and now < deadline:
+                await ticket.event.wait(min(look_at, now + claim.ttl / 3, deadline))
+                ticket.event.clear()
+            if ticket.held is not None:
+                self._tickets.pop(claim.owner, None)
+                return Grant(claim, ticket.held.expires, ticket.held.fence)
+            now = port.now()
+            if now >= deadline:
+                break
+            limit = min(deadline, now + claim.ttl / 3)
+            answer = await self._ask(limit, lambda: store.look(claim))
+            if isinstance(answer, Held):
+                self._tickets.pop(claim.owner, None)
+                return Grant(claim, answer.expires, answer.fence)
+            if not isinstance(answer, InLine):
+                break  # gone or unknown: the next attempt finds out
+            look_at = answer.look_at
+        return None
+
+    async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
+        store = self.store
+        ticket = self._tickets.pop(claim.owner, None)
+        if ticket is not None:
+            ticket.event.set()  # whoever still waits for it need not
+        answer = await self._ask(deadline, lambda: store.withdraw(claim, tombstone))
+        self._tickets.pop(claim.owner, None)  # an attempt may have been enlisted on the way
+        return answer if isinstance(answer, Unknown) else Released()
+
+    async def renew(
+        self, grants: Sequence[Grant], deadline: float
+    ) -> Sequence[Renewed | Lost | Unknown]:
+        store = self.store
+        claims = [grant.claim for grant in grants]
+        sent = self._port.now()
+        answer = await self._ask(deadline, lambda: store.renew(claims))
+        if isinstance(answer, Unknown):
+            return [answer] * len(claims)
+        return [
+            Renewed(valid_until(sent, claim.ttl, drift=0.0)) if held else Lost(NOT_OURS)
+            for claim, held in zip(claims, answer, strict=True)
+        ]
+
+    async def release(
+        self, grant: Grant, tombstone: bool, deadline: float
+    ) -> Released | AlreadyLost | Unknown:
+        store, claim = self.store, grant.claim
+        answer: bool | Unknown
+        if self._link is not None:
+            answer = await self._link.ask(deadline, lambda: store.release(claim, tombstone))
+        elif self._enter is not None:
+            answer = self._enter(deadline, lambda: store.release(claim, tombstone))
+        elif store.entered:
+            answer = Unknown(INSIDE)
+        else:
+            answer = store.release(claim, tombstone)
+        if isinstance(answer, Unknown):
+            return answer
+        return Released() if answer else AlreadyLost(NOT_OURS)
+
+    def _enlist(self, claim: Claim) -> Call:
+        """The store puts this claim in line: here is how to call it."""
+        ticket = _Ticket(self._port.event())
+        if not self._closed:
+            self._tickets[claim.owner] = ticket
+        return ticket.call if self._link is None else self._link.caller(ticket.call)
+
+    # -- operators and cells ----------------------------------------------------------------------
+
+    async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
+        return await self._answer(deadline, lambda: self.store.inspect(prefix, exact))
+
+    async def evict(self, name: str, deadline: float) -> int:
+        return await self._answer(deadline, lambda: self.store.evict(name))
+
+    async def cell_read(self, name: str, deadline: float) -> Cell | None:
+        return await self._answer(deadline, lambda: self.store.cell_read(name))
+
+    async def cell_write(
+        self,
+        name: str,
+        value: bytes | None,
+        *,
+        expect: int | None,
+        fence: int | None,
+        ttl: float | None,
+        deadline: float,
+    ) -> Cell | CellConflict | Unknown:
+        store = self.store
+        return await self._ask(deadline, lambda: store.cell_write(name, value, expect, fence, ttl))
+
+    async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
+        port, store = self._port, self.store
+        event = port.event()
+        call = event.set
+        try:
+            while True:
+                cell, expires = await self._answer(deadline, lambda: store.cell_watch(name, call))
+                now = port.now()
+                if (cell.version if cell else 0) != version or now >= deadline:
+                    return cell
+                await event.wait(min(expires, deadline) if now < expires else deadline)
+                event.clear()
+        finally:
+            store.cell_unwatch(name, call)
+
+    async def _ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        """Have the store run `request`: a function call, unless there is a link. (`attempt` and
+        `release` make the call themselves, to save the two microseconds of this coroutine.)"""
+        if self._link is not None:
+            return await self._link.ask(deadline, request)
+        if self._enter is not None:
+            return self._enter(deadline, request)
+        if self.store.entered:
+            return Unknown(INSIDE)
+        return request()
+
+    async def _answer(self, deadline: float, request: Callable[[], T]) -> T:
+        """For requests that have no place for Unknown: reading again is harmless."""
+        answer = await self._ask(deadline, request)
+        if isinstance(answer, Unknown):
+            raise Unavailable(f"the store did not answer: {answer.reason}")
+        return answer

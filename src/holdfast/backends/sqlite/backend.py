@@ -1,0 +1,135 @@
+"""`sqlite:///path`: which file a URL means, what it promises, and the two ways into it.
+
+Contract: `core/backend.py`. The blocking port enters the database in the caller's own thread. The
+asyncio port hands each request to one thread for the database, in order: nothing that could wait
+for a disk or another process runs in the event loop.
+Partners: `../local.py`, the client's half; `site.py`; `store.py`, the server's half.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from holdfast.backends.local import Call, LocalBackend
+from holdfast.backends.sqlite import place
+from holdfast.backends.sqlite.site import Site, join
+from holdfast.backends.sqlite.store import Store
+from holdfast.backends.url import Option, Url
+from holdfast.core.backend import Signals
+from holdfast.core.port import Port
+from holdfast.errors import Unavailable
+from holdfast.types import Capabilities, Mode, Unknown
+
+__all__ = ["SqliteBackend"]
+
+T = TypeVar("T")
+
+
+class SqliteBackend(LocalBackend):
+    options: tuple[Option, ...] = ()
+    capabilities = Capabilities(
+        modes=frozenset(Mode),
+        fairness="fifo",
+        fencing=frozenset({Mode.EXCLUSIVE, Mode.SHARED}),
+        crash_release="process",
+        failover="nothing while the host is up; a restart of the host ends every lease",
+    )
+
+    def __init__(self, path: Path) -> None:
+        self._site = join(path)
+        self._left = False
+        super().__init__(Store(self._site))
+
+    @classmethod
+    def from_url(cls, url: Url) -> SqliteBackend:
+        return cls(place.resolve(url))
+
+    def open(self, port: Port, signals: Signals) -> None:
+        super().open(port, signals)
+        if port.asynchronous:
+            self._link = Worker(self._site, port)
+        else:
+            self._enter = self._site.run
+
+    async def close(self) -> None:
+        await super().close()
+        if self._left:
+            return
+        self._left = True
+        link = self._link
+        if isinstance(link, Worker):
+            await link.close(self._site.leave)
+        else:
+            self._site.leave()
+
+
+class Job(Generic[T]):
+    """One request on its way to the thread. Begun, or given up: who takes `fate` decides."""
+
+    def __init__(self, deadline: float, request: Callable[[], T], done: Callable[[], None]) -> None:
+        self.deadline = deadline
+        self.request = request
+        self.done = done
+        self.fate = [True]
+        self.answer: T | Unknown = Unknown("the disk did not answer")
+        self.error: BaseException | None = None
+
+    def decide(self) -> bool:
+        try:
+            return self.fate.pop()
+        except IndexError:
+            return False
+
+
+class Worker:
+    """In a thread of its own, in order, so that a withdrawal never overtakes its attempt."""
+
+    def __init__(self, site: Site, port: Port) -> None:
+        self._site = site
+        self._port = port
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def caller(self, call: Call) -> Call:
+        return call
+
+    async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        return await self._do(deadline, lambda: self._site.run(deadline, request))
+
+    async def close(self, work: Callable[[], None]) -> None:
+        await self._do(self._port.now() + 5.0, work)
+        self._jobs.put(None)
+
+    async def _do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
+        answered = self._port.event()
+        job = Job(deadline, work, answered.set)
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
+            self._thread.start()
+        try:
+            # Whoever has begun by the deadline gives up at it: only a disk can take longer.
+            await answered.wait(deadline + 0.25)
+        finally:
+            given_up = job.decide()
+        if given_up:
+            raise Unavailable(
+                f"{self._site.path} is busy: its requests before this one are still waiting"
+            )
+        if job.error is not None:
+            raise job.error
+        return job.answer
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not job.decide():
+                continue
+            try:
+                job.answer = job.request()
+            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+                job.error = error
+            job.done()

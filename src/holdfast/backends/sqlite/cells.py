@@ -1,0 +1,145 @@
+"""Cells in SQL, and what all requests have in common.
+
+Contract: `LocalStore`'s cells. Versions are tokens, so they grow over deletion and expiry. Beyond a
+cell's value only its highest fence is kept. Who waits for a cell leaves the number of its process
+beside it; the next write takes that away and sends it word, so a wait that ended leaves no more
+than one needless message.
+Partner: `store.py`, which adds the lines of claims.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from holdfast.backends.local import Tombstones
+from holdfast.backends.sqlite import schema
+from holdfast.backends.sqlite.site import Site
+from holdfast.types import Cell, CellConflict
+
+__all__ = ["Cells"]
+
+SELECT = "SELECT value, version, expires, fence FROM cells WHERE name = ?"
+
+
+class Cells:
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.tombstones = Tombstones()
+        self.dependencies: list[tuple[str, frozenset[int]]] = []
+        self._watching: dict[str, list[Callable[[], None]]] = {}
+        self._watching_mutex = threading.RLock()
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection, during a request."""
+        return self.site.db
+
+    @property
+    def entered(self) -> bool:
+        return self.site.entered
+
+    def begin(self) -> None:
+        """A transaction, in the epoch that this process knows."""
+        self.dependencies.clear()
+        self.db.execute("BEGIN IMMEDIATE")
+        if not self.site.epoch.begun(self.db):
+            self.db.execute("ROLLBACK")
+            self.site.rejoin()
+
+    def end(self) -> None:
+        self.db.execute("COMMIT")
+        while self.dependencies:
+            self.site.post.depend(*self.dependencies.pop())
+
+    # -- cells ------------------------------------------------------------------------------------
+
+    def cell_read(self, name: str) -> Cell | None:
+        return self._cell(name.encode())[0]
+
+    def _cell(self, name: bytes) -> tuple[Cell | None, float, int | None]:
+        """What is there, until when, and the highest fence that wrote."""
+        row = self.db.execute(SELECT, (name,)).fetchone()
+        if row is None:
+            return None, math.inf, None
+        value, version, expires, fence = row
+        if value is None or (expires is not None and expires <= schema.now()):
+            return None, math.inf, fence
+        return Cell(value, version), math.inf if expires is None else expires, fence
+
+    def cell_write(
+        self,
+        name: str,
+        value: bytes | None,
+        expect: int | None,
+        fence: int | None,
+        ttl: float | None,
+    ) -> Cell | CellConflict:
+        db, key = self.db, name.encode()
+        self.begin()
+        current, _, highest = self._cell(key)
+        conflict = None
+        if expect is not None and expect != (0 if current is None else current.version):
+            conflict = CellConflict(current, "its version is another")
+        elif fence is not None and highest is not None and fence < highest:
+            conflict = CellConflict(current, "a newer fencing token has written before")
+        if conflict is not None:
+            db.execute("ROLLBACK")
+            return conflict
+        version = self.site.epoch.reserve(db)
+        fences = [token for token in (fence, highest) if token is not None]
+        if value is None and not fences:
+            db.execute("DELETE FROM cells WHERE name = ?", (key,))
+        else:
+            expires = None if ttl is None else schema.now() + ttl
+            top = max(fences, default=None)
+            db.execute(
+                "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)
+            )
+        for (process,) in db.execute("SELECT process FROM watchers WHERE name = ?", (key,)):
+            self.site.outbox.append((process, _box(name), None))
+        db.execute("DELETE FROM watchers WHERE name = ?", (key,))
+        self.end()
+        return Cell(value or b"", version)
+
+    def cell_watch(self, name: str, call: Callable[[], None]) -> tuple[Cell | None, float]:
+        with self._watching_mutex:
+            watching = self._watching.setdefault(name, [])
+            if call not in watching:
+                watching.append(call)
+            self.site.post.expect(_box(name), lambda _: self._changed(name))
+        self.begin()
+        self.db.execute(
+            "INSERT OR IGNORE INTO watchers VALUES (?, ?)", (name.encode(), self.site.number)
+        )
+        cell, expires, _ = self._cell(name.encode())
+        self.end()
+        return cell, expires + schema.AHEAD
+
+    def cell_unwatch(self, name: str, call: Callable[[], None]) -> None:
+        with self._watching_mutex:
+            watching = self._watching.get(name, [])
+            if call in watching:
+                watching.remove(call)
+                if not watching:
+                    del self._watching[name]
+                    self.site.calls.pop(_box(name), None)
+
+    def _changed(self, name: str) -> None:
+        for call in list(self._watching.get(name, ())):
+            call()
+
+    def sweep_cells(self, now: float) -> None:
+        self.db.execute("DELETE FROM cells WHERE expires <= ? AND fence IS NULL", (now,))
+        self.db.execute("UPDATE cells SET value = NULL, expires = NULL WHERE expires <= ?", (now,))
+        for (process,) in self.db.execute("SELECT DISTINCT process FROM watchers").fetchall():
+            if not self.site.alive(process):
+                self.db.execute("DELETE FROM watchers WHERE process = ?", (process,))
+
+
+def _box(name: str) -> str:
+    """Where word of a cell arrives: short, so that a message is written in one piece."""
+    return f"cell {hashlib.sha256(name.encode()).hexdigest()}"

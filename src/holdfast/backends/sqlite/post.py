@@ -1,0 +1,230 @@
+"""Mail between processes: one named pipe each, by which a waiter is called and a death is seen.
+
+Contract: a message is one line of JSON, [owner, expires, fence], or [owner] for "look again". It is
+written after the transaction that it tells of; losing one costs a heartbeat, never correctness. A
+process's end closes its pipe, which everybody who holds the other end sees at once: whoever
+depends on that process is then called. What the pipe says is a hint; whether the process is dead
+is what `presence.py` says.
+
+One thread for each process and database reads the pipe and watches the others; it is started by the
+first claim that waits, or the first watched cell.
+Partner: `site.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable
+
+from holdfast.backends.local import Call, Held
+
+__all__ = ["Post"]
+
+log = logging.getLogger("holdfast")
+
+ROOM = 65536
+MOST_PEERS = 256
+"""More open pipes than this are closed again, if nobody depends on the process behind them."""
+
+
+class Post:
+    def __init__(
+        self, folder: str, number: int, alive: Callable[[int], bool], calls: dict[str, Call]
+    ) -> None:
+        self.number = number
+        self._folder = folder
+        self._alive = alive
+        self._path = box(folder, number)
+        os.mkfifo(self._path, 0o600)
+        # Open for both, so that there is always a reader and nobody's writing end is the last.
+        self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._fd, select.EPOLLIN)
+        self._rest = b""
+        self._calls = calls  # owner -> how to tell it; outlives us when the files are replaced
+        self._depends: dict[str, frozenset[int]] = {}  # owner -> processes
+        self._peers: dict[int, int] = {}  # process -> our end of its pipe
+        self._dependants: dict[int, set[str]] = {}  # process -> owners
+        self._mutex = threading.RLock()
+        self._reader: threading.Thread | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """The thread, if there is one, closes what it uses."""
+        with self._mutex:
+            self._closed = True
+            for call in list(self._calls.values()):
+                call(None)
+            try:
+                os.unlink(self._path)
+            except FileNotFoundError:
+                pass
+            if self._reader is None:
+                self.drop()
+            else:
+                os.write(self._fd, b"\n")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def drop(self) -> None:
+        """Close every descriptor, as a forked child does with what it inherited."""
+        for fd in (self._fd, *self._peers.values()):
+            os.close(fd)
+        self._peers.clear()
+        self._epoll.close()
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def expect(self, owner: str, call: Call) -> None:
+        """From now on messages for this owner are given to `call`."""
+        self._calls[owner] = call
+        self._read()
+
+    def forget(self, owner: str) -> None:
+        if self._calls.pop(owner, None) is not None:
+            self.depend(owner, frozenset())
+
+    def depend(self, owner: str, processes: frozenset[int]) -> None:
+        """Call this owner when one of these processes ends, and not for others any more."""
+        if self._depends.get(owner, frozenset()) == processes:
+            return
+        with self._mutex:
+            if self._closed:
+                return
+            before = self._depends.pop(owner, frozenset())
+            if processes:
+                self._depends[owner] = processes
+            for process in before - processes:
+                self._dependants[process].discard(owner)
+                if not self._dependants[process]:
+                    del self._dependants[process]
+            for process in processes - before:
+                self._dependants.setdefault(process, set()).add(owner)
+                if process != self.number and not self._watch(process):
+                    self._ended(process)
+
+    def _watch(self, process: int) -> bool:
+        """Have our end of its pipe; False when it has ended."""
+        if process in self._peers:
+            return True
+        fd = self._open(process)
+        if fd is None:
+            # Without a pipe (deleted by hand) only heartbeats tell.
+            return self._alive(process)
+        self._epoll.register(fd, 0)  # errors are told without being asked for
+        self._peers[process] = fd
+        if len(self._peers) > MOST_PEERS:
+            for other in [p for p in self._peers if p not in self._dependants]:
+                self._hang_up(other)
+        return True
+
+    def _open(self, process: int) -> int | None:
+        try:
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(box(self._folder, process), flags)
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                log.warning("cannot write to the pipe of process %d: %s", process, error)
+            return None
+
+    def _hang_up(self, process: int) -> None:
+        fd = self._peers.pop(process)
+        self._epoll.unregister(fd)
+        os.close(fd)
+
+    def _ended(self, process: int) -> None:
+        for owner in list(self._dependants.get(process, ())):
+            call = self._calls.get(owner)
+            if call is not None:
+                call(None)
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def tell(self, process: int, owner: str, held: Held | None) -> None:
+        """Never waits. What cannot be told is found by the next look."""
+        if process == self.number:
+            self._hand_out(owner, held)
+            return
+        message = json.dumps([owner, *held] if held else [owner]).encode() + b"\n"
+        with self._mutex:
+            if self._closed or not self._watch(process):
+                return
+            fd = self._peers.get(process)
+            if fd is None:
+                return
+            try:
+                os.write(fd, message)
+            except BlockingIOError:
+                log.warning("the pipe of process %d is full: it does not read", process)
+            except BrokenPipeError:
+                self._hang_up(process)
+
+    def _hand_out(self, owner: str, held: Held | None) -> None:
+        call = self._calls.get(owner)
+        if call is not None:
+            if held is not None:
+                self.forget(owner)
+            call(held)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self._reader is None:
+            with self._mutex:
+                if self._reader is None and not self._closed:
+                    threading.Thread(target=self._run, name="holdfast-post", daemon=True).start()
+
+    def _run(self) -> None:
+        with self._mutex:
+            if self._reader is not None or self._closed:
+                return  # an interrupt came between the start of another one and its first line
+            self._reader = threading.current_thread()
+        while not self.closed:
+            try:
+                for fd, _ in self._epoll.poll():
+                    if fd == self._fd:
+                        self._take_in()
+                    else:
+                        self._lost(fd)
+            except Exception:
+                log.exception("reading mail from other processes met an unexpected error")
+        with self._mutex:
+            self.drop()
+
+    def _take_in(self) -> None:
+        try:
+            data = self._rest + os.read(self._fd, ROOM)
+        except BlockingIOError:
+            return
+        *lines, self._rest = data.split(b"\n")
+        for line in lines:
+            if line:
+                owner, *held = json.loads(line)
+                self._hand_out(owner, Held(*held) if held else None)
+
+    def _lost(self, fd: int) -> None:
+        """Somebody's pipe has no reader any more."""
+        with self._mutex:
+            process = next((p for p, its in self._peers.items() if its == fd), None)
+            if process is not None:
+                self._hang_up(process)
+                self._ended(process)
+
+
+def box(folder: str, process: int) -> str:
+    return os.path.join(folder, f"{process}.pipe")
+
+
+def boxes(folder: str) -> Iterable[int]:
+    """The processes that have, or had, a pipe here."""
+    for name in os.listdir(folder):
+        number, dot, ending = name.partition(".")
+        if dot and ending == "pipe" and number.isdecimal():
+            yield int(number)

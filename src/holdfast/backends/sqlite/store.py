@@ -1,0 +1,385 @@
+"""The rules: lines of claims in SQL, and `advance`.
+
+Contract: `LocalStore`. Every method is one request: `Site.run` has let it in, alone. What is read
+and what is done about it is one transaction, or a single statement.
+
+Laws kept here: 3 (idempotent per owner; looking refreshes and never creates; withdraw tombstones),
+6 (a renewal never shortens; one message for one hand-over), 7 (tokens grow).
+
+Who waits depends on processes: the first in line on those of all holders, everybody else on that of
+who stands before it. So when a process dies somebody who needs to know is called, and no crowd. Who
+becomes first usually depends on the right process already (whoever stood before it holds now); if
+not, it is told to look.
+Partners: `overview.py` and `cells.py`, the rest of the store; `../local.py`, the client's half;
+`memory/store.py`, the same rules in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine, admits
+from holdfast.backends.sqlite import schema
+from holdfast.backends.sqlite.overview import Overview
+from holdfast.types import Claim, Mode
+
+__all__ = ["Store"]
+
+MANY = 1000
+"""How far the line is counted for a message."""
+
+SWEEP = 60.0
+"""Every so many seconds of use, what is over and was never asked for again is looked for."""
+
+PERMITS = Mode.PERMITS  # an Enum's attributes are slow
+
+TAKE = """
+INSERT INTO holders
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM state
+WHERE epoch = ?10 AND reserved >= ?11
+AND NOT EXISTS (SELECT 1 FROM holders WHERE name = ?1)
+"""
+# Nobody waits where nobody holds: `advance` sees to it.
+GIVE = """
+DELETE FROM holders WHERE name = ?1 AND owner = ?2 AND expires > ?3
+AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?1)
+"""
+RENEW = """
+UPDATE holders SET expires = max(expires, ?1), process = ?2
+WHERE name = ?3 AND owner = ?4 AND expires > ?5
+"""
+HOLDERS = "SELECT owner, process, mode, permits, expires, fence, info FROM holders WHERE name = ?"
+FIRST = """
+SELECT owner, process, mode, permits, most, ttl, info, place, expires, look_at, depends
+FROM waiters WHERE name = ? ORDER BY place LIMIT 1
+"""
+LAST = """
+SELECT process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ?1 LIMIT ?2))
+FROM waiters WHERE name = ?1 ORDER BY place DESC LIMIT 1
+"""
+
+
+class Waiter(NamedTuple):
+    """A claim as the line knows it: a row of FIRST, or one that is not in line."""
+
+    owner: str
+    process: int
+    mode: str
+    permits: int
+    most: int
+    ttl: float
+    info: str
+    place: int = 0
+    expires: float = 0.0
+    look_at: float = 0.0
+    depends: str = ""
+
+
+class Line:
+    """Who holds a name, as far as the rules need it."""
+
+    __slots__ = ("expires", "held", "info", "mode", "processes", "taken", "writer")
+
+    def __init__(self) -> None:
+        self.held: dict[str, Held] = {}
+        self.mode: Mode | None = None
+        self.taken = 0
+        self.processes: set[int] = set()
+        self.expires = math.inf  # of the first to expire
+        self.writer: int | None = None  # the token that shared holders carry
+        self.info = ""
+
+    def add(
+        self, owner: str, process: int, mode: Mode, permits: int,
+        expires: float, fence: int | None, info: str,
+    ) -> None:  # fmt: skip
+        self.held[owner] = _held(expires, fence)
+        self.mode = mode
+        self.taken += permits
+        self.processes.add(process)
+        self.expires = min(self.expires, expires)
+        self.writer = fence
+        self.info = self.info or info
+
+    def admits(self, wish: Waiter) -> bool:
+        claim = Claim("", "", Mode(wish.mode), permits=wish.permits, limit=wish.most)
+        return admits(self.mode, self.taken, claim)
+
+
+class Store(Overview):
+    # -- claims -----------------------------------------------------------------------------------
+
+    def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
+        """Take it if it may be had now; else stand in line, if there is somebody to `enlist`."""
+        site = self.site
+        epoch = site.epoch
+        now = schema.now()
+        name = claim.name.encode()
+        if self.tombstones.graves and self.tombstones.cover(claim.owner, now):
+            return Gone("this claim was withdrawn")
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP
+            self.sweep()
+        if epoch.fine:
+            # The uncontended path: one statement.
+            token = epoch.token(now)
+            mode = claim.mode
+            fence = None if mode is PERMITS else token
+            expires = now + claim.ttl
+            taken = site.cursor.execute(
+                TAKE,
+                (name, claim.owner, site.number, mode._value_, claim.permits, now, expires,
+                 fence, self._text(claim.info), epoch.word, token),
+            )  # fmt: skip
+            if taken.rowcount == 1:
+                return _held(expires, fence)
+        self.begin()
+        answer = self._attempt(claim, name, enlist)
+        self.end()
+        return answer
+
+    def _attempt(self, claim: Claim, name: bytes, enlist: Enlist | None) -> Held | InLine:
+        now = schema.now()
+        line = self._advance(name, now)
+        held = line.held.get(claim.owner)
+        if held is not None:  # asking twice is asking once
+            self.site.post.forget(claim.owner)
+            return held
+        place = self._place(claim.owner)
+        if place is not None:
+            if enlist is not None:
+                self._refresh(claim, place, now)
+            return self._in_line(line, name, claim.owner, place)
+        wish = self._wish(claim)
+        if line.admits(wish):
+            first = self._first(name)
+            if first is None or not claim.fair:
+                held = self._grant(line, name, wish, now)
+                if first is not None:
+                    self._tell_first(line, first)
+                return held
+        if enlist is None:
+            return InLine(_holder(line.info), None, line.expires + schema.AHEAD)
+        before, ahead = self.db.execute(LAST, (name, MANY)).fetchone() or (None, 0)
+        processes, look_at = self._depend(line, claim.owner, before)
+        self.db.execute(
+            "INSERT INTO waiters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, wish.owner, wish.process, wish.mode, wish.permits, wish.most, wish.ttl, now,
+             now + wish.ttl, look_at, processes, wish.info),
+        )  # fmt: skip
+        self.site.post.expect(claim.owner, enlist(claim))
+        return InLine(_holder(line.info), ahead, look_at + schema.AHEAD)
+
+    def look(self, claim: Claim) -> Held | InLine | Gone:
+        """A waiter's heartbeat: refreshes its place, never makes one."""
+        name, now = claim.name.encode(), schema.now()
+        self.begin()
+        place = self._place(claim.owner)
+        if place is not None:
+            self._refresh(claim, place, now)
+        line = self._advance(name, now)
+        answer: Held | InLine | Gone | None = line.held.get(claim.owner)
+        if answer is None and place is not None:
+            answer = self._in_line(line, name, claim.owner, place)
+        else:
+            self.site.post.forget(claim.owner)
+        self.end()
+        return answer or Gone("not in line")
+
+    def renew(self, claims: Sequence[Claim]) -> list[bool]:
+        now, number = schema.now(), self.site.number
+        rows = [(now + c.ttl, number, c.name.encode(), c.owner, now) for c in claims]
+        if len(rows) == 1:
+            return [self.db.execute(RENEW, rows[0]).rowcount == 1]
+        self.begin()
+        if self.db.executemany(RENEW, rows).rowcount == len(rows):
+            held = [True] * len(rows)
+        else:
+            held = [self.db.execute(RENEW, row).rowcount == 1 for row in rows]
+        self.end()
+        return held
+
+    def release(self, claim: Claim, tombstone: bool) -> bool:
+        """True if it held until now. The owner is compared and the line moved on in one step."""
+        now = schema.now()
+        name = claim.name.encode()
+        if not tombstone:
+            given = self.site.cursor.execute(GIVE, (name, claim.owner, now))
+            if given.rowcount == 1:
+                return True  # and nobody waits
+        db = self.db
+        if tombstone:
+            self.tombstones.bury(claim.owner, now + claim.ttl)
+        self.begin()
+        key = (name, claim.owner)
+        gone = "DELETE FROM holders WHERE name = ? AND owner = ?"
+        held = db.execute(f"{gone} AND expires > ?", (*key, now)).rowcount == 1
+        if not held:
+            db.execute(gone, key)
+        self._advance(name, now)
+        self.end()
+        return held
+
+    def withdraw(self, claim: Claim, tombstone: bool) -> None:
+        """Out of the line, or out of the lock: nothing of this owner stays; nothing comes, either,
+        with a tombstone."""
+        db, now = self.db, schema.now()
+        name = claim.name.encode()
+        if tombstone:
+            self.tombstones.bury(claim.owner, now + claim.ttl)
+        self.begin()
+        self.site.post.forget(claim.owner)
+        place = self._place(claim.owner)
+        db.execute("DELETE FROM waiters WHERE owner = ?", (claim.owner,))
+        db.execute("DELETE FROM holders WHERE name = ? AND owner = ?", (name, claim.owner))
+        self._advance(name, now)
+        if place is not None:
+            # Who stood behind us depended on our process, and must find out on whom it does now.
+            behind = db.execute(
+                "SELECT process, owner FROM waiters WHERE name = ? AND place > ?"
+                " ORDER BY place LIMIT 1", (name, place),
+            ).fetchone()  # fmt: skip
+            if behind is not None:
+                self.site.outbox.append((*behind, None))
+        self.end()
+
+    def evict(self, name: str) -> int:
+        key, now = name.encode(), schema.now()
+        self.begin()
+        holders = self.db.execute(HOLDERS, (key,)).fetchall()
+        count = 0
+        for _, process, _, _, expires, _, _ in holders:
+            count += expires > now and self.site.alive(process)
+        self.db.execute("DELETE FROM holders WHERE name = ?", (key,))
+        self._advance(key, now)
+        self.end()
+        return count
+
+    # -- the line ---------------------------------------------------------------------------------
+
+    def _advance(self, name: bytes, now: float) -> Line:
+        """Ends every change: drop who expired or died, then grant from the front while compatible.
+
+        Dead waiters are dropped when they reach the front: the cost is that of the changes made,
+        not of the line's length.
+        """
+        db, site = self.db, self.site
+        line = Line()
+        for owner, process, mode, *rest in db.execute(HOLDERS, (name,)).fetchall():
+            expires = rest[1]
+            if expires <= now or (process not in line.processes and not site.alive(process)):
+                db.execute("DELETE FROM holders WHERE name = ? AND owner = ?", (name, owner))
+            else:
+                line.add(owner, process, Mode(mode), *rest)
+        while (first := self._first(name)) is not None:
+            if first.expires > now and site.alive(first.process):
+                if not line.admits(first):
+                    self._tell_first(line, first)
+                    break
+                held = self._grant(line, name, first, now)
+                site.outbox.append((first.process, first.owner, held))
+            db.execute("DELETE FROM waiters WHERE place = ?", (first.place,))
+        return line
+
+    def _wish(self, claim: Claim) -> Waiter:
+        return Waiter(
+            claim.owner, self.site.number, claim.mode.value, claim.permits, claim.limit, claim.ttl,
+            self._text(claim.info),
+        )  # fmt: skip
+
+    def _first(self, name: bytes) -> Waiter | None:
+        row = self.db.execute(FIRST, (name,)).fetchone()
+        return None if row is None else Waiter(*row)
+
+    def _grant(self, line: Line, name: bytes, wish: Waiter, now: float) -> Held:
+        mode = Mode(wish.mode)
+        fence: int | None = None
+        if mode is Mode.EXCLUSIVE or (mode is Mode.SHARED and line.mode is None):
+            # For readers a token of this moment will do: it is larger than the last writer's, and
+            # smaller than the next one's.
+            fence = self.site.epoch.reserve(self.db)
+        elif mode is Mode.SHARED:
+            fence = line.writer
+        owner, process, expires = wish.owner, wish.process, now + wish.ttl
+        self.db.execute(
+            "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, owner, process, wish.mode, wish.permits, now, expires, fence, wish.info),
+        )
+        line.add(owner, process, mode, wish.permits, expires, fence, wish.info)
+        return line.held[owner]
+
+    def _tell_first(self, line: Line, first: Waiter) -> None:
+        """Have it look if there is a holder whose end it would not notice, or not in time."""
+        missing = not line.processes <= _processes(first.depends)
+        if missing or line.expires < first.look_at - LATER:
+            self.db.execute(
+                "UPDATE waiters SET look_at = ?, depends = ? WHERE place = ?",
+                (line.expires, _depends(line.processes), first.place),
+            )
+            self.site.outbox.append((first.process, first.owner, None))
+
+    def _in_line(self, line: Line, name: bytes, owner: str, place: int) -> InLine:
+        """What to tell a claim that stands in line, at this place."""
+        before = self.db.execute(
+            "SELECT process FROM waiters WHERE name = ? AND place < ? ORDER BY place DESC LIMIT 1",
+            (name, place),
+        ).fetchone()
+        processes, look_at = self._depend(line, owner, None if before is None else before[0])
+        self.db.execute(
+            "UPDATE waiters SET look_at = ?, depends = ? WHERE place = ?",
+            (look_at, processes, place),
+        )
+        return InLine(_holder(line.info), None, look_at + schema.AHEAD)
+
+    def _depend(self, line: Line, owner: str, before: int | None) -> tuple[str, float]:
+        """On whom a claim in line depends from now on, and when it looks by itself: nobody else
+        tells the line that a holder expired, so who is first looks then. The others look a little
+        later: who was first may have left or died. `before`: the process of who is before it."""
+        processes = line.processes if before is None else {before}
+        self.dependencies.append((owner, frozenset(processes - {0})))
+        return _depends(processes), line.expires + (0.0 if before is None else LATER)
+
+    def _place(self, owner: str) -> int | None:
+        row = self.db.execute("SELECT place FROM waiters WHERE owner = ?", (owner,)).fetchone()
+        if row is None:
+            return None
+        place: int = row[0]
+        return place
+
+    def _refresh(self, claim: Claim, place: int, now: float) -> None:
+        self.db.execute(
+            "UPDATE waiters SET expires = ?, process = ? WHERE place = ?",
+            (now + claim.ttl, self.site.number, place),
+        )
+
+    def _text(self, info: Mapping[str, str]) -> str:
+        last = self._last_info
+        if last[0] is not info:  # one object for all claims of a lock
+            last = self._last_info = info, json.dumps(dict(info))
+        return last[1]
+
+    _last_info: tuple[Mapping[str, str] | None, str] = (None, "")
+    _sweep_at = 0.0
+
+
+def _held(expires: float, fence: int | None) -> Held:
+    return Held(expires + schema.AHEAD, fence)
+
+
+def _holder(text: str) -> str:
+    if not text:
+        return ""
+    info = json.loads(text)
+    label = f" ({info['label']})" if info.get("label") else ""
+    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
+
+
+def _depends(processes: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(processes)))
+
+
+def _processes(depends: str) -> set[int]:
+    return {int(number) for number in depends.split(",") if number}
