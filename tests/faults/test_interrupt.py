@@ -167,9 +167,13 @@ def interrupted(work: Callable[[], None], n: int) -> str:
 stores = itertools.count()
 
 
-@pytest.fixture
-def clients() -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
+@pytest.fixture(params=["memory", "sqlite"])
+def clients(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path
+) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
     url = f"memory://interrupt{next(stores)}"
+    if request.param == "sqlite":
+        url = f"sqlite://{tmp_path}/locks.db"
     with holdfast.connect(url) as locks, holdfast.connect(url) as other:
         yield locks, other
 

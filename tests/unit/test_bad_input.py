@@ -91,7 +91,7 @@ def test_names_at_the_limit_are_fine(locks: Locks) -> None:
 
 
 BAD_URLS: dict[str, tuple[str, str]] = {
-    "no url": ("", "no store was named"),
+    "no url": ("", "the URL is empty"),
     "not a url": ("localhost:6379", "is not a URL"),
     "unknown scheme": ("gopher://x", "no backend speaks gopher"),
     "scheme nearly right": ("memroy://", r"Did you mean memory://\?"),
@@ -114,7 +114,7 @@ def test_bad_urls(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     for connect in (holdfast.connect, aio.connect):
         with pytest.raises(Misconfigured, match=message):
-            connect(url or None)
+            connect(url)
 
 
 @pytest.mark.req("law 9")

@@ -88,13 +88,14 @@ Call = Callable[[Held | None], None]
 Enlist = Callable[[Claim], Call]
 
 
-def admits(holding: Mode | None, taken: int, claim: Claim) -> bool:
-    """THE compatibility rule. Holders of one line always share one mode; `taken` permits."""
+def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: int) -> bool:
+    """THE compatibility rule: whether a claim may join holders, who all share one mode and have
+    `taken` so many permits together."""
     if holding is None:
         return True
-    if holding is Mode.EXCLUSIVE or holding is not claim.mode:
+    if holding is Mode.EXCLUSIVE or holding is not mode:
         return False
-    return holding is Mode.SHARED or taken + claim.permits <= claim.limit
+    return holding is Mode.SHARED or taken + permits <= limit
 
 
 class Tombstones:

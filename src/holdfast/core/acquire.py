@@ -216,6 +216,9 @@ class Acquisition:
             result = await engine.backend.attempt(self.claim, blocking, min(limit, deadline))
         except Unavailable as error:
             result = error
+        except HoldfastError:  # refused before anything was asked of the store: nothing is owed
+            engine.keeper.settle(self.claim)
+            raise
         if isinstance(result, Grant) and port.now() < result.until:
             return self._hold(result, sent)
         if isinstance(result, Busy) and not blocking:

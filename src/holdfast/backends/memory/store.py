@@ -60,7 +60,7 @@ class Line:
         taken = 0
         if mode is Mode.PERMITS:
             taken = sum(entry.claim.permits for entry in self.holders.values())
-        return admits(mode, taken, claim)
+        return admits(mode, taken, claim.mode, claim.permits, claim.limit)
 
 
 class Store(Cells):

@@ -44,9 +44,12 @@ class Cells:
 
     def begin(self) -> None:
         """A transaction, in the epoch that this process knows."""
-        self.dependencies.clear()
         self.db.execute("BEGIN IMMEDIATE")
-        if not self.site.epoch.begun(self.db):
+        self.joined(*self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0))
+
+    def joined(self, word: str, reserved: int) -> None:
+        self.dependencies.clear()
+        if not self.site.epoch.begun(word, reserved):
             self.db.execute("ROLLBACK")
             self.site.rejoin()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.backends.url import Url
 from holdfast.errors import Misconfigured, Unavailable
 
-__all__ = ["default", "prepare", "refuse_network", "resolve"]
+__all__ = ["default", "prepare", "refuse_network", "resolve", "unusable"]
 
 NETWORK = re.compile(
     r"(nfs\d*|cifs|smb\d*|smbfs|ncpfs|afs|9p|ceph|glusterfs|lustre|gpfs|beegfs(_nodev)?|ocfs2|gfs2"
@@ -71,11 +71,15 @@ def prepare(path: Path) -> Path:
         except FileExistsError:
             pass
     except OSError as error:
-        raise Unavailable(
-            f"cannot use {path} for locks: {error.strerror} ({error.filename}). Every process "
-            "that shares them must be able to write there; name another file, sqlite:///path"
-        ) from error
+        raise unusable(path, error) from error
     return beside
+
+
+def unusable(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"cannot use {path} for locks: {error.strerror} ({error.filename}). Every process that "
+        "shares them must be able to write there; name another file, sqlite:///path"
+    )
 
 
 def refuse_network(folder: Path, mounts: str | None = None) -> None:

@@ -19,11 +19,11 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from holdfast.backends.local import Call, Held
 
-__all__ = ["Post"]
+__all__ = ["Post", "sweep"]
 
 log = logging.getLogger("holdfast")
 
@@ -47,9 +47,8 @@ class Post:
         self._epoll.register(self._fd, select.EPOLLIN)
         self._rest = b""
         self._calls = calls  # owner -> how to tell it; outlives us when the files are replaced
-        self._depends: dict[str, frozenset[int]] = {}  # owner -> processes
+        self._depends: dict[str, frozenset[int]] = {}  # owner -> processes whose end it awaits
         self._peers: dict[int, int] = {}  # process -> our end of its pipe
-        self._dependants: dict[int, set[str]] = {}  # process -> owners
         self._mutex = threading.RLock()
         self._reader: threading.Thread | None = None
         self._closed = False
@@ -68,6 +67,11 @@ class Post:
                 self.drop()
             else:
                 os.write(self._fd, b"\n")
+
+    def join(self, timeout: float) -> None:
+        """Until the thread has closed everything, too."""
+        if self._reader is not None:
+            self._reader.join(timeout)
 
     @property
     def closed(self) -> bool:
@@ -88,41 +92,38 @@ class Post:
         self._read()
 
     def forget(self, owner: str) -> None:
-        if self._calls.pop(owner, None) is not None:
-            self.depend(owner, frozenset())
+        self._calls.pop(owner, None)
+        self._depends.pop(owner, None)
 
     def depend(self, owner: str, processes: frozenset[int]) -> None:
         """Call this owner when one of these processes ends, and not for others any more."""
-        if self._depends.get(owner, frozenset()) == processes:
-            return
-        with self._mutex:
-            if self._closed:
-                return
-            before = self._depends.pop(owner, frozenset())
-            if processes:
-                self._depends[owner] = processes
-            for process in before - processes:
-                self._dependants[process].discard(owner)
-                if not self._dependants[process]:
-                    del self._dependants[process]
-            for process in processes - before:
-                self._dependants.setdefault(process, set()).add(owner)
-                if process != self.number and not self._watch(process):
-                    self._ended(process)
+        self._depends[owner] = processes
+        if owner not in self._calls:  # granted meanwhile
+            self._depends.pop(owner, None)
+        for process in processes:
+            if process not in self._peers and process != self.number:
+                with self._mutex:
+                    if not self._watch(process):
+                        self._ended(process)
 
     def _watch(self, process: int) -> bool:
         """Have our end of its pipe; False when it has ended."""
-        if process in self._peers:
+        if process in self._peers or self._closed:
             return True
+        if len(self._peers) >= MOST_PEERS:
+            needed = frozenset[int]().union(*self._depends.copy().values())
+            for other in self._peers.keys() - needed:
+                self._hang_up(other)
         fd = self._open(process)
         if fd is None:
             # Without a pipe (deleted by hand) only heartbeats tell.
             return self._alive(process)
-        self._epoll.register(fd, 0)  # errors are told without being asked for
-        self._peers[process] = fd
-        if len(self._peers) > MOST_PEERS:
-            for other in [p for p in self._peers if p not in self._dependants]:
-                self._hang_up(other)
+        try:
+            self._epoll.register(fd, 0)  # errors are told without being asked for
+            self._peers[process] = fd
+        except BaseException:
+            os.close(fd)
+            raise
         return True
 
     def _open(self, process: int) -> int | None:
@@ -140,9 +141,9 @@ class Post:
         os.close(fd)
 
     def _ended(self, process: int) -> None:
-        for owner in list(self._dependants.get(process, ())):
+        for owner, processes in self._depends.copy().items():
             call = self._calls.get(owner)
-            if call is not None:
+            if process in processes and call is not None:
                 call(None)
 
     # -- telling ----------------------------------------------------------------------------------
@@ -154,24 +155,23 @@ class Post:
             return
         message = json.dumps([owner, *held] if held else [owner]).encode() + b"\n"
         with self._mutex:
-            if self._closed or not self._watch(process):
-                return
-            fd = self._peers.get(process)
-            if fd is None:
-                return
-            try:
-                os.write(fd, message)
-            except BlockingIOError:
-                log.warning("the pipe of process %d is full: it does not read", process)
-            except BrokenPipeError:
-                self._hang_up(process)
+            if self._watch(process) and process in self._peers:
+                self._write(process, message)
+
+    def _write(self, process: int, message: bytes) -> None:
+        try:
+            os.write(self._peers[process], message)
+        except BlockingIOError:
+            log.warning("the pipe of process %d is full: it does not read", process)
+        except BrokenPipeError:  # it has just ended; who depends on it is told by the reader
+            pass
 
     def _hand_out(self, owner: str, held: Held | None) -> None:
         call = self._calls.get(owner)
         if call is not None:
+            call(held)
             if held is not None:
                 self.forget(owner)
-            call(held)
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -212,8 +212,7 @@ class Post:
     def _lost(self, fd: int) -> None:
         """Somebody's pipe has no reader any more."""
         with self._mutex:
-            process = next((p for p, its in self._peers.items() if its == fd), None)
-            if process is not None:
+            for process in [p for p, its in self._peers.items() if its == fd]:
                 self._hang_up(process)
                 self._ended(process)
 
@@ -222,9 +221,12 @@ def box(folder: str, process: int) -> str:
     return os.path.join(folder, f"{process}.pipe")
 
 
-def boxes(folder: str) -> Iterable[int]:
-    """The processes that have, or had, a pipe here."""
+def sweep(folder: str, alive: Callable[[int], bool]) -> None:
+    """Remove the pipes of processes that ended without doing so."""
     for name in os.listdir(folder):
         number, dot, ending = name.partition(".")
-        if dot and ending == "pipe" and number.isdecimal():
-            yield int(number)
+        if dot and ending == "pipe" and number.isdecimal() and not alive(int(number)):
+            try:
+                os.unlink(box(folder, int(number)))
+            except FileNotFoundError:  # it was just ending
+                pass

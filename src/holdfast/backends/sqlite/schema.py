@@ -49,8 +49,8 @@ CREATE TABLE holders (
     PRIMARY KEY (name, owner)
 ) WITHOUT ROWID;
 CREATE TABLE waiters (
-    place INTEGER PRIMARY KEY, -- among those who wait now
     name BLOB NOT NULL,
+    place INTEGER NOT NULL,    -- in the line for this name
     owner TEXT NOT NULL UNIQUE,
     process INTEGER NOT NULL,
     mode TEXT NOT NULL,
@@ -61,9 +61,9 @@ CREATE TABLE waiters (
     expires REAL NOT NULL,
     look_at REAL NOT NULL,     -- when it will look by itself
     depends TEXT NOT NULL,     -- the processes whose end it will notice
-    info TEXT NOT NULL
-);
-CREATE INDEX line ON waiters (name);
+    info TEXT NOT NULL,
+    PRIMARY KEY (name, place)
+) WITHOUT ROWID;
 CREATE TABLE cells (
     name BLOB PRIMARY KEY,
     value BLOB,                -- NULL: deleted, and only the fence is remembered
@@ -174,13 +174,10 @@ class Epoch:
         )
         self._base, self._reserved, self._seen = base, reserved, True
 
-    def begun(self, db: sqlite3.Connection) -> bool:
-        """Inside a transaction: whether this is still the epoch that was joined."""
-        row = db.execute("SELECT epoch, reserved FROM state").fetchone()
-        if row is None or row[0] != self.word:
-            return False
-        self._reserved = row[1]
-        return True
+    def begun(self, word: str, reserved: int) -> bool:
+        """Inside a transaction that found this in the state: is it the epoch that was joined?"""
+        self._reserved = reserved
+        return word == self.word
 
     def token(self, moment: float) -> int:
         """Good only if the state says that it is reserved; see `reserve`."""

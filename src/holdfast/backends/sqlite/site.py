@@ -24,12 +24,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.backends.local import INSIDE, Call, Held
 from holdfast.backends.sqlite import place, schema
-from holdfast.backends.sqlite.post import Post, box, boxes
+from holdfast.backends.sqlite.post import Post, sweep
 from holdfast.backends.sqlite.presence import SPINS, Presence
 from holdfast.core.backoff import pause
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
@@ -55,6 +56,14 @@ BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 class _Moved(Exception):
     """The files are not the ones we have open."""
+
+
+@dataclass(slots=True)
+class _Busy:
+    """The request was not applied; it is worth making again."""
+
+    error: sqlite3.Error | None = None  # what SQLite said, if it was that
+    gate: bool = False  # somebody is in the gate
 
 
 class Site:
@@ -94,46 +103,56 @@ class Site:
         with self.mutex:
             db = self._db
             if db is not None and not db.in_transaction and clock.now() < self._verify_at:
-                try:
-                    answer = request()
-                    if self.outbox:
-                        self._deliver()
+                answer = self._apply(request)
+                if not isinstance(answer, _Busy):
                     return answer
-                except _Moved:
-                    pass
-                except sqlite3.Error as error:
-                    if error.sqlite_errorcode & 0xFF not in BUSY:
-                        raise self._trouble(error) from error
         return self._run_in_gate(deadline, request)
+
+    def _apply(self, request: Callable[[], T]) -> T | _Busy:
+        try:
+            answer = request()
+            if self.outbox:
+                self._deliver()
+            return answer
+        except _Moved:
+            return _Busy()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF not in BUSY:
+                raise self._trouble(error) from error
+            return _Busy(error)
 
     def _run_in_gate(self, deadline: float, request: Callable[[], T]) -> T:
         failures = 0
         while True:
-            try:
-                with self.mutex:
-                    presence = self._presence or self._enter()
-                    if presence.try_gate():
-                        try:
-                            self._open()
-                            answer = request()
-                            if self.outbox:
-                                self._deliver()
-                            return answer
-                        finally:
-                            presence.leave_gate()
-                if not presence.gate_free(deadline - clock.now()):
+            with self.mutex:
+                presence = self._presence or self._enter()
+                answer = self._apply_in_gate(presence, request)
+                if not isinstance(answer, _Busy):
+                    return answer
+            left = deadline - clock.now()
+            if answer.gate:
+                if not presence.gate_free(left):
                     raise Unavailable(self._stuck(presence))
-            except _Moved:
-                pass
-            except sqlite3.Error as error:
-                left = deadline - clock.now()
-                if error.sqlite_errorcode & 0xFF not in BUSY or left <= 0:
-                    raise self._trouble(error) from error
+            elif answer.error is not None:
                 failures += 1
+                if left <= 0:
+                    raise self._trouble(answer.error) from answer.error
                 if failures < SPINS:  # somebody who needed no gate, and is gone in a moment
                     os.sched_yield()
                 else:  # who does not know of it: a backup, or a person with a shell
                     time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
+
+    def _apply_in_gate(self, presence: Presence, request: Callable[[], T]) -> T | _Busy:
+        try:
+            if not presence.try_gate():
+                return _Busy(gate=True)
+            return self._apply(lambda: self._opened(request))
+        finally:
+            presence.leave_gate()
+
+    def _opened(self, request: Callable[[], T]) -> T:
+        self._open()
+        return request()
 
     def _roll_back(self, db: sqlite3.Connection) -> None:
         self.outbox.clear()
@@ -169,7 +188,10 @@ class Site:
                 "use it any more; fork earlier, or exec a new program"
             )
         self._beside = str(place.prepare(self.path))
-        presence = Presence(os.path.join(self._beside, "presence"))
+        try:
+            presence = Presence(os.path.join(self._beside, "presence"))
+        except OSError as error:
+            raise place.unusable(self.path, error) from error
         self._presence = presence
         return presence
 
@@ -221,13 +243,11 @@ class Site:
         if self._post is None:
             presence.enter(number)
             self.number = number
-            for other in boxes(self._beside):
-                if not presence.alive(other):
-                    try:
-                        os.unlink(box(self._beside, other))
-                    except FileNotFoundError:
-                        pass
-            self._post = Post(self._beside, number, presence.alive, self.calls)
+            try:
+                sweep(self._beside, presence.alive)
+                self._post = Post(self._beside, number, presence.alive, self.calls)
+            except OSError as error:
+                raise place.unusable(self.path, error) from error
 
     def rejoin(self) -> None:
         """The state in the database is not ours: open everything anew."""
@@ -272,7 +292,10 @@ class Site:
             if _sites.get(str(self.path)) is self:
                 del _sites[str(self.path)]
         with self.mutex:
+            post = self._post
             self._leave()
+        if post is not None:
+            post.join(1.0)
 
     # -- fork -------------------------------------------------------------------------------------
 
@@ -315,8 +338,8 @@ class Site:
             "the file and its folder",
             sqlite3.SQLITE_CANTOPEN: "it cannot be opened; every process needs write access to "
             "the file and its folder",
-            sqlite3.SQLITE_BUSY: "another program keeps it locked (a backup, a shell with an open "
-            "transaction)",
+            sqlite3.SQLITE_BUSY: "somebody keeps it locked: a process that was stopped in the "
+            "middle of a request (Ctrl-Z, a debugger), a backup, a shell with an open transaction",
             sqlite3.SQLITE_IOERR: "the disk failed to read or write; look at the system's log",
         }
         hint = hints.get(code, "an unexpected error of SQLite")

@@ -16,6 +16,7 @@ Partners: `overview.py` and `cells.py`, the rest of the store; `../local.py`, th
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,13 +37,8 @@ SWEEP = 60.0
 
 PERMITS = Mode.PERMITS  # an Enum's attributes are slow
 
-TAKE = """
-INSERT INTO holders
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM state
-WHERE epoch = ?10 AND reserved >= ?11
-AND NOT EXISTS (SELECT 1 FROM holders WHERE name = ?1)
-"""
-# Nobody waits where nobody holds: `advance` sees to it.
+FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
+TAKE = "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 GIVE = """
 DELETE FROM holders WHERE name = ?1 AND owner = ?2 AND expires > ?3
 AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?1)
@@ -56,8 +52,9 @@ FIRST = """
 SELECT owner, process, mode, permits, most, ttl, info, place, expires, look_at, depends
 FROM waiters WHERE name = ? ORDER BY place LIMIT 1
 """
+DEPEND = "UPDATE waiters SET look_at = ?, depends = ? WHERE name = ? AND place = ?"
 LAST = """
-SELECT process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ?1 LIMIT ?2))
+SELECT place, process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ?1 LIMIT ?2))
 FROM waiters WHERE name = ?1 ORDER BY place DESC LIMIT 1
 """
 
@@ -105,8 +102,7 @@ class Line:
         self.info = self.info or info
 
     def admits(self, wish: Waiter) -> bool:
-        claim = Claim("", "", Mode(wish.mode), permits=wish.permits, limit=wish.most)
-        return admits(self.mode, self.taken, claim)
+        return admits(self.mode, self.taken, Mode(wish.mode), wish.permits, wish.most)
 
 
 class Store(Overview):
@@ -114,35 +110,39 @@ class Store(Overview):
 
     def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
         """Take it if it may be had now; else stand in line, if there is somebody to `enlist`."""
-        site = self.site
-        epoch = site.epoch
         now = schema.now()
-        name = claim.name.encode()
         if self.tombstones.graves and self.tombstones.cover(claim.owner, now):
             return Gone("this claim was withdrawn")
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP
             self.sweep()
-        if epoch.fine:
-            # The uncontended path: one statement.
-            token = epoch.token(now)
-            mode = claim.mode
+        site = self.site
+        epoch, execute = site.epoch, site.cursor.execute
+        name, mode = claim.name.encode(), claim.mode
+        execute("BEGIN IMMEDIATE")
+        word, reserved, held = execute(FREE, (name,)).fetchone() or ("", 0, 0)
+        # Only now: a token dated before we were alone in here could be older than another's.
+        now = schema.now()
+        token = epoch.token(now)
+        if not held and token <= reserved and word == epoch.word and epoch.fine:
+            # The uncontended path. (Nobody waits where nobody holds: `advance` sees to it.)
             fence = None if mode is PERMITS else token
             expires = now + claim.ttl
-            taken = site.cursor.execute(
+            execute(
                 TAKE,
                 (name, claim.owner, site.number, mode._value_, claim.permits, now, expires,
-                 fence, self._text(claim.info), epoch.word, token),
+                 fence, self._text(claim.info)),
             )  # fmt: skip
-            if taken.rowcount == 1:
-                return _held(expires, fence)
-        self.begin()
-        answer = self._attempt(claim, name, enlist)
+            execute("COMMIT")
+            return _held(expires, fence)
+        self.joined(word, reserved)
+        answer = self._attempt(claim, name, enlist, now)
         self.end()
         return answer
 
-    def _attempt(self, claim: Claim, name: bytes, enlist: Enlist | None) -> Held | InLine:
-        now = schema.now()
+    def _attempt(
+        self, claim: Claim, name: bytes, enlist: Enlist | None, now: float
+    ) -> Held | InLine:
         line = self._advance(name, now)
         held = line.held.get(claim.owner)
         if held is not None:  # asking twice is asking once
@@ -159,16 +159,16 @@ class Store(Overview):
             if first is None or not claim.fair:
                 held = self._grant(line, name, wish, now)
                 if first is not None:
-                    self._tell_first(line, first)
+                    self._tell_first(line, name, first)
                 return held
         if enlist is None:
             return InLine(_holder(line.info), None, line.expires + schema.AHEAD)
-        before, ahead = self.db.execute(LAST, (name, MANY)).fetchone() or (None, 0)
+        last, before, ahead = self.db.execute(LAST, (name, MANY)).fetchone() or (0, None, 0)
         processes, look_at = self._depend(line, claim.owner, before)
         self.db.execute(
-            "INSERT INTO waiters VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (name, wish.owner, wish.process, wish.mode, wish.permits, wish.most, wish.ttl, now,
-             now + wish.ttl, look_at, processes, wish.info),
+            "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, last + 1, wish.owner, wish.process, wish.mode, wish.permits, wish.most, wish.ttl,
+             now, now + wish.ttl, look_at, processes, wish.info),
         )  # fmt: skip
         self.site.post.expect(claim.owner, enlist(claim))
         return InLine(_holder(line.info), ahead, look_at + schema.AHEAD)
@@ -277,11 +277,11 @@ class Store(Overview):
         while (first := self._first(name)) is not None:
             if first.expires > now and site.alive(first.process):
                 if not line.admits(first):
-                    self._tell_first(line, first)
+                    self._tell_first(line, name, first)
                     break
                 held = self._grant(line, name, first, now)
                 site.outbox.append((first.process, first.owner, held))
-            db.execute("DELETE FROM waiters WHERE place = ?", (first.place,))
+            db.execute("DELETE FROM waiters WHERE name = ? AND place = ?", (name, first.place))
         return line
 
     def _wish(self, claim: Claim) -> Waiter:
@@ -305,20 +305,17 @@ class Store(Overview):
             fence = line.writer
         owner, process, expires = wish.owner, wish.process, now + wish.ttl
         self.db.execute(
-            "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            TAKE,
             (name, owner, process, wish.mode, wish.permits, now, expires, fence, wish.info),
         )
         line.add(owner, process, mode, wish.permits, expires, fence, wish.info)
         return line.held[owner]
 
-    def _tell_first(self, line: Line, first: Waiter) -> None:
+    def _tell_first(self, line: Line, name: bytes, first: Waiter) -> None:
         """Have it look if there is a holder whose end it would not notice, or not in time."""
         missing = not line.processes <= _processes(first.depends)
         if missing or line.expires < first.look_at - LATER:
-            self.db.execute(
-                "UPDATE waiters SET look_at = ?, depends = ? WHERE place = ?",
-                (line.expires, _depends(line.processes), first.place),
-            )
+            self.db.execute(DEPEND, (line.expires, _depends(line.processes), name, first.place))
             self.site.outbox.append((first.process, first.owner, None))
 
     def _in_line(self, line: Line, name: bytes, owner: str, place: int) -> InLine:
@@ -328,10 +325,7 @@ class Store(Overview):
             (name, place),
         ).fetchone()
         processes, look_at = self._depend(line, owner, None if before is None else before[0])
-        self.db.execute(
-            "UPDATE waiters SET look_at = ?, depends = ? WHERE place = ?",
-            (look_at, processes, place),
-        )
+        self.db.execute(DEPEND, (look_at, processes, name, place))
         return InLine(_holder(line.info), None, look_at + schema.AHEAD)
 
     def _depend(self, line: Line, owner: str, before: int | None) -> tuple[str, float]:
@@ -351,8 +345,8 @@ class Store(Overview):
 
     def _refresh(self, claim: Claim, place: int, now: float) -> None:
         self.db.execute(
-            "UPDATE waiters SET expires = ?, process = ? WHERE place = ?",
-            (now + claim.ttl, self.site.number, place),
+            "UPDATE waiters SET expires = ?, process = ? WHERE name = ? AND place = ?",
+            (now + claim.ttl, self.site.number, claim.name.encode(), place),
         )
 
     def _text(self, info: Mapping[str, str]) -> str:
@@ -369,6 +363,7 @@ def _held(expires: float, fence: int | None) -> Held:
     return Held(expires + schema.AHEAD, fence)
 
 
+@functools.lru_cache(64)
 def _holder(text: str) -> str:
     if not text:
         return ""
