@@ -135,8 +135,7 @@ def test_who_waits_behind_a_dead_waiter_notices_the_holders_death(
         for count, peer in enumerate((first, second), 1):
             peer.wait_for(f"lock('x', ttl={LONG})")
             in_line(locks, count)
-        first.kill()
-        in_line(locks, 1)
+        first.kill()  # and no look at the line, which would put it right
         holder.kill()
         assert second.result() is True
 
@@ -156,6 +155,25 @@ def test_who_waits_behind_one_that_leaves_notices_the_holders_death(
         in_line(locks, 1)
         holder.kill()
         assert second.result() is True
+
+
+@pytest.mark.req("R2", "crash release", "law 4")
+def test_who_waits_behind_one_that_leaves_notices_deaths_further_ahead(
+    url: str, locks: holdfast.Locks
+) -> None:
+    """The third depended on the second, which lives on: it must be told on whom it depends now."""
+    with Peer(url) as holder, Peer(url) as first, Peer(url) as second, Peer(url) as third:
+        holder.acquire(f"lock('x', ttl={LONG})")
+        for count, peer in enumerate((first, second, third), 1):
+            peer.wait_for(f"lock('x', ttl={LONG})")
+            in_line(locks, count)
+        second.signal(signal.SIGINT)
+        with pytest.raises(PeerError, match="KeyboardInterrupt"):
+            second.result()
+        in_line(locks, 2)
+        first.kill()  # and no look at the line, which would put it right
+        holder.kill()
+        assert third.result() is True
 
 
 @pytest.mark.req("R2", "crash release", "B5")

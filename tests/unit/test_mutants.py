@@ -12,7 +12,8 @@ import pytest
 from tests.mutants.run import ROOT, Mutant, apply, mutants
 
 ALLOWED = re.compile(
-    r"src/holdfast/(core|ports|backends/memory)/\w+\.py|src/holdfast/(sync|aio)\.py"
+    r"src/holdfast/(core|ports|backends/(memory|sqlite))/\w+\.py"
+    r"|src/holdfast/(sync|aio|backends/local)\.py"
 )
 MUTANTS = mutants()
 

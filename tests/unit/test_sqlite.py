@@ -19,6 +19,7 @@ import pytest
 import holdfast
 from holdfast import Misconfigured, Unavailable
 from holdfast.backends.sqlite import place, site
+from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.presence import Presence
 from holdfast.backends.url import parse
 
@@ -304,3 +305,55 @@ def test_many_lock_names_and_prefixes(locks: holdfast.Locks) -> None:
     assert {info.name for info in locks.inspect()} == set(names)
     assert {info.name for info in locks.inspect("a")} == {n for n in names if n.startswith("a")}
     assert {info.name for info in locks.inspect("\U0010ffff")} == {"\U0010ffff"}
+
+
+# -- forks and interrupts --------------------------------------------------------------------------
+
+
+@pytest.mark.req("law 8", "fork after acquire")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # 3.12: threads here, which is the point
+def test_no_connection_is_carried_through_a_fork(path: Path, locks: holdfast.Locks) -> None:
+    """SQLite would believe the child's own connection to have the locks of the parent's."""
+    with locks.lock("x"):
+        readable, writable = os.pipe()
+        pid = os.fork()
+        if not pid:
+            files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+            ours = [file for file in files if str(path) in file]
+            os.write(writable, repr(ours).encode() or b"?")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(readable, 10000) == b"[]"
+        os.close(readable)
+        os.close(writable)
+
+
+@pytest.mark.req("law 4", "KeyboardInterrupt at any line")
+def test_an_interrupt_between_commit_and_notice_loses_nothing(
+    locks: holdfast.Locks, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ttl is so long that no heartbeat would find the grant in time."""
+    with holdfast.connect(f"sqlite://{path}") as other:
+        lease = locks.lock("x", ttl=1000).acquire()
+        assert lease
+        got: list[object] = []
+        waiter = threading.Thread(
+            target=lambda: got.append(other.lock("x", ttl=1000).acquire(timeout=10))
+        )
+        waiter.start()
+        while not any(info.waiters for info in locks.inspect("x")):
+            pass
+        tell, struck = Post.tell, list[bool]()
+
+        def interrupted(post: Post, *message: Any) -> None:
+            if not struck:
+                struck.append(True)
+                raise KeyboardInterrupt
+            tell(post, *message)
+
+        monkeypatch.setattr(Post, "tell", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lease.release()
+        waiter.join()
+        assert struck
+        assert got[0], "the grant was never told"
