@@ -16,8 +16,8 @@ venv: ## .venv with everything for development (the others make it too)
 	@scripts/venv .venv dev
 
 .PHONY: demo
-demo: ## holdfast at work in the terminal; nothing to install
-	@python=$$(scripts/find-python) && PYTHONPATH=src "$$python" -m holdfast.cli demo
+demo: ## holdfast at work in the terminal
+	@scripts/venv .venv-demo none && .venv-demo/bin/holdfast demo
 
 .PHONY: test
 test: venv ## the whole suite with real servers; the library on every Python

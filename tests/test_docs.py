@@ -3,9 +3,9 @@ docs/reference with its default, every Python block runs, every link leads somew
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -14,12 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
 import holdfast
 import holdfast.testing
 from holdfast import aio, errors, sync
-from holdfast.cli import parser
+from holdfast.cli.app import app, commands
 from holdfast.client import CLIENT_OPTIONS
 from holdfast.core.options import LockOptions
 
@@ -201,31 +202,26 @@ def test_every_error_is_documented_with_what_it_also_is(name: str) -> None:
     assert re.findall(r"`(\w+)`", table[name][1]) == bases
 
 
-def grammar(top: argparse.ArgumentParser) -> Iterator[str]:
-    for action in top._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                yield name
-                yield from grammar(command)
+def flags(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield from (*parameter.opts, *parameter.secondary_opts)
         else:
-            yield from action.option_strings
-            if not action.option_strings:
-                yield str(action.metavar or action.dest)
+            yield parameter.human_readable_name
 
 
 def test_every_command_and_flag_is_documented() -> None:
     page = (REFERENCE / "cli.md").read_text()
-    words = {word for span in code_spans(page) for word in span.replace(",", " ").split()}
-    said = set(grammar(parser()))
-    assert {"demo", "--version"} <= said
+    words = {word.strip(",[]") for span in code_spans(page) for word in span.split()}
+    said = {word for path, command in commands() for word in (*path, *flags(command))}
+    assert {"demo", "run", "--version", "--url"} <= said
     assert said <= words
 
 
 def test_exit_statuses_are_the_same_in_help_and_reference() -> None:
     page = (REFERENCE / "cli.md").read_text()
-    table = set(rows(page))
-    documented = {number for cell in table if cell.isdigit() for number in [cell]}
-    helped = set(re.findall(r"\b(\d+)\b", (parser().epilog or "").partition("exit status:")[2]))
+    documented = {cell for cell in rows(page) if cell.isdigit()}
+    helped = set(re.findall(r"^ +(\d+)  ", app.get_help(click.Context(app)), re.MULTILINE))
     assert documented == helped
 
 
@@ -269,6 +265,7 @@ def test_every_python_block_runs_as_it_stands(block: Block, tmp_path: Path) -> N
         cwd=tmp_path,
         timeout=60,
         stdin=subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)},
     )
     assert ran.returncode == 0, f"{named(block.page)}:{block.line}\n{ran.stdout}{ran.stderr}"
     assert "Exception ignored" not in ran.stderr

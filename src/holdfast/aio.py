@@ -52,7 +52,8 @@ class AioLockOptions(LockOptions, total=False):
 
 
 def connect(url: str | None = None, **options: Any) -> Locks:
-    """A client of the store that `url` names (else $HOLDFAST_URL). Contacts nobody yet.
+    """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
+    user's own). Contacts nobody yet.
 
     It belongs to the event loop that first uses it. Best used as `async with`.
     """

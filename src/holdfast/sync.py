@@ -33,7 +33,8 @@ L = TypeVar("L", bound="BaseLease")
 
 
 def connect(url: str | None = None, **options: Any) -> Locks:
-    """A client of the store that `url` names (else $HOLDFAST_URL). Contacts nobody yet.
+    """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
+    user's own). Contacts nobody yet.
 
     Options may stand in the URL's query or be given as keywords; `request_timeout` (5 s) and
     `label` are known to every backend, the others are on the backend's page.

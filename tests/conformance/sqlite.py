@@ -21,7 +21,8 @@ from weakref import WeakValueDictionary
 import holdfast
 from holdfast.backends.local import Link
 from holdfast.backends.sqlite import SqliteBackend, schema
-from holdfast.backends.sqlite.site import Site
+from holdfast.backends.sqlite.site import Site, join
+from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Url
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
@@ -71,9 +72,9 @@ class _Files:
                 path.unlink()
 
     def leftovers(self) -> list[str]:
-        backend = SqliteBackend(self.path)
-        backend._site.run(clock.now() + 10, backend.store.sweep)  # type: ignore[attr-defined]
-        backend._site.leave()
+        site = join(self.path)
+        site.run(clock.now() + 10, Store(site).sweep)
+        site.leave()
         db = sqlite3.connect(self.path, timeout=10)
         try:
             return [
@@ -94,16 +95,17 @@ class SqliteStrategy(_Files, Strategy):
         return f"sqlite://{self.fresh()}"
 
     def hang(self) -> None:
-        """A process enters the gate and stays inside, as one does that is stopped there."""
+        """A process enters the file and stays inside, as one does that is stopped there."""
         script = (
-            "import sys; from holdfast.backends.sqlite.presence import Presence\n"
-            "p = Presence(sys.argv[1])\n"
+            "import sqlite3, sys; from holdfast.backends.sqlite.presence import Presence\n"
+            "p = Presence(sys.argv[1] + '.holdfast/presence')\n"
             "while not p.try_gate(): pass\n"
+            "db = sqlite3.connect(sys.argv[1], timeout=10, isolation_level=None)\n"
+            "db.execute('BEGIN IMMEDIATE')\n"
             "print('inside', flush=True); sys.stdin.read()"
         )
-        beside = f"{self.path}.holdfast/presence"
         self._intruder = subprocess.Popen(
-            [sys.executable, "-c", script, beside],
+            [sys.executable, "-c", script, str(self.path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._intruder.stdout is not None

@@ -202,12 +202,11 @@ class _Ticket:
 class LocalBackend:
     """Everything of a backend but its URL and its capabilities."""
 
-    def __init__(
-        self, store: LocalStore, link: Link | None = None, enter: Enter | None = None
-    ) -> None:
-        self.store = store
+    store: LocalStore
+
+    def __init__(self, link: Link | None = None) -> None:
         self._link = link
-        self._enter = enter
+        self._enter: Enter | None = None
         self._tickets: dict[str, _Ticket] = {}
         self._closed = False
 

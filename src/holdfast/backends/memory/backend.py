@@ -47,7 +47,8 @@ class MemoryBackend(LocalBackend):
     )
 
     def __init__(self, store: Store, link: Link | None = None) -> None:
-        super().__init__(store, link)
+        super().__init__(link)
+        self.store = store
 
     @classmethod
     def from_url(cls, url: Url) -> MemoryBackend:

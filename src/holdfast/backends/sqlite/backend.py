@@ -39,10 +39,12 @@ class SqliteBackend(LocalBackend):
         failover="nothing while the host is up; a restart of the host ends every lease",
     )
 
+    store: Store
+
     def __init__(self, path: Path) -> None:
-        self._site = join(path)
+        super().__init__()
+        self._path = path
         self._left = False
-        super().__init__(Store(self._site))
 
     @classmethod
     def from_url(cls, url: Url) -> SqliteBackend:
@@ -50,6 +52,8 @@ class SqliteBackend(LocalBackend):
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
+        self._site = join(self._path)
+        self.store = Store(self._site)
         if port.asynchronous:
             self._link = Worker(self._site, port)
         else:
