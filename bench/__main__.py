@@ -1,21 +1,26 @@
-"""python -m bench [SCENARIO ...] [--quick] [--pairs N] [--out DIRECTORY] [--list]
+"""python -m bench [SCENARIO ...] [--target URL ...] [--peer NAME ...] [--quick] [--pairs N]
+                [--out DIRECTORY] [--import MODULE ...] [--list]
 
-A full run prints a table of ratios and writes results/*.json and RESULTS.md into DIRECTORY
-(default: bench/). A quick run shows that every scenario works; its figures mean nothing, and it
-writes only when a directory is given. A missed goal is printed, and is not an error.
+A full run prints a table of ratios and writes results/*.json, results/*.svg and RESULTS.md into
+DIRECTORY (default: bench/). A quick run shows that every scenario works; its figures mean nothing,
+and it writes only when a directory is given. A missed goal is printed, and is not an error; a
+scenario that fails is, and the others still run.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench import report
-from bench.measure import Plan, Result
+from bench.entrants import DEFAULT_TARGETS, Field
+from bench.peers import PEERS
 from bench.scenarios import SCENARIOS
+from bench.session import Plan
 
 HERE = Path(__file__).resolve().parent
 
@@ -26,11 +31,29 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("scenario", nargs="*", help="default: all")
-    parser.add_argument("--quick", action="store_true", help="a smoke run, in seconds")
-    parser.add_argument("--pairs", type=int, help="pairs of runs for each ratio (7; quick: 2)")
-    parser.add_argument("--out", type=Path, help="where to write (default: bench/)")
-    parser.add_argument("--list", action="store_true", help="the scenarios")
+    add = parser.add_argument
+    add("scenario", nargs="*", help="default: all")
+    add(
+        "--target",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="measure holdfast over this store; {folder} is a temporary folder (default: those of "
+        f"{' and '.join(DEFAULT_TARGETS)} that there are)",
+    )
+    add("--peer", action="append", default=[], choices=list(PEERS), help="default: all")
+    add("--quick", action="store_true", help="a smoke run, in seconds")
+    add("--pairs", type=int, help="pairs of runs for each ratio (7; quick: 2)")
+    add("--out", type=Path, help="where to write (default: bench/)")
+    add(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import it first: it makes the target's scheme known",
+    )
+    add("--list", action="store_true", help="the scenarios")
     said = parser.parse_args(arguments)
     unknown = [name for name in said.scenario if name not in SCENARIOS]
     if said.list or unknown:
@@ -39,24 +62,39 @@ def main(arguments: list[str]) -> int:
     pairs = said.pairs or (2 if said.quick else 7)
     if pairs < 1:
         parser.error("--pairs: at least one")
-    out: Path | None = said.out or (None if said.quick else HERE)
-    command = " ".join(["python -m bench", *arguments])
-    logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # losses are counted, not told
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        field = Field(Path(folder), said.target, said.peer, said.imports)
+        for name, why in field.left_out.items():
+            print(f"{name} is left out: {why}", flush=True)
+        plan = Plan(field, pairs, said.quick)
+        out: Path | None = said.out or (None if said.quick else HERE)
+        return _measure(plan, said.scenario or list(SCENARIOS), out, " ".join(arguments))
+
+
+def _measure(plan: Plan, names: list[str], out: Path | None, arguments: str) -> int:
     began = time.monotonic()
-    everything: list[Result] = []
-    for name in said.scenario or SCENARIOS:
-        results: list[Result] = []
-        for result in SCENARIOS[name](Plan(pairs, said.quick)):
-            print("\n".join(report.table(report.record(result))), flush=True)
-            results.append(result)
-        if out is not None:
-            report.write(out, name, command, pairs, results)
-        everything += results
+    everything: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for name in names:
+        cases: list[dict[str, Any]] = []
+        try:
+            for case in SCENARIOS[name](plan):
+                cases.append(report.record(case))
+                print("\n".join(report.table(cases[-1])), flush=True)
+        except RuntimeError as error:  # a worker's; the others' figures are worth having
+            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+            continue
+        if not cases:
+            print(f"{name}: no target that it applies to")
+        elif out is not None:
+            report.write(out, name, f"python -m bench {arguments}".rstrip(), cases)
+        everything += cases
     print(report.summary(everything))
     print(f"{time.monotonic() - began:.0f} s")
     if out is not None:
         (out / "RESULTS.md").write_text(report.page(report.load(out, list(SCENARIOS))))
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""What was measured, for people (a table, RESULTS.md) and for programs (JSON).
+"""What was measured, for people (a table, RESULTS.md with plots) and for programs (JSON).
 
 Contract: `bench/results/NAME.json` has the figures of the scenario's last full run, together with
-the command, date, machine and Python that gave them. RESULTS.md is made from all of these files, so
-measuring one scenario anew does not lose the others.
+the command, date, machine, Python and versions that gave them, and NAME.svg its ratios. RESULTS.md
+is made from all of these files, so measuring one scenario anew does not lose the others. A figure
+that does not exist is null in JSON and a dash in text.
+Partner: `bench/plot.py` draws.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import math
@@ -17,11 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Result
+from bench import plot
+from bench.session import Case
 
-__all__ = ["load", "rows", "summary", "table", "write"]
-
-HEADINGS = ("scenario", "case", "placement", "subject", "x floor", "range", "figures", "goal")
+__all__ = ["load", "page", "record", "summary", "table", "write"]
 
 
 def conditions(command: str) -> dict[str, Any]:
@@ -44,21 +44,54 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def record(result: Result) -> dict[str, Any]:
+def record(case: Case) -> dict[str, Any]:
+    """One case as JSON has it."""
+    ratios: list[dict[str, Any]] = []
+    for said in case.comparisons:
+        ratio = case.ratio(said.subject, said.against, said.figure)
+        if ratio is not None:
+            ratios.append(
+                {
+                    "subject": said.subject,
+                    "against": said.against,
+                    "figure": said.figure,
+                    "better": "higher" if said.higher_is_better else "lower",
+                    **ratio._asdict(),
+                }
+            )
+    goals: list[dict[str, Any]] = []
+    for goal in case.goals:
+        value = case.value(goal)
+        goals.append(
+            {
+                "subject": goal.subject,
+                "goal": str(goal),
+                "value": value,
+                "met": None if value is None else goal.met(value),
+            }
+        )
+    figures = {
+        label: {name: None if math.isnan(value) else value for name, value in figures.items()}
+        for label, figures in case.figures().items()
+    }
     return {
-        **dataclasses.asdict(result),
-        "missed": [goal.figure for goal in result.missed()],
+        "scenario": case.scenario,
+        "case": case.case,
+        "placement": case.placement,
+        "pairs": max(len(runs) for runs in case.runs.values()),
+        "figures": figures,
+        "ratios": ratios,
+        "goals": goals,
+        "versions": case.versions,
     }
 
 
-def write(
-    directory: Path, scenario: str, command: str, pairs: int, results: Sequence[Result]
-) -> Path:
-    path = directory / "results" / f"{scenario}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    said = {**conditions(command), "pairs": pairs, "results": [record(r) for r in results]}
-    path.write_text(json.dumps(said, indent=1) + "\n")
-    return path
+def write(directory: Path, scenario: str, command: str, cases: Sequence[dict[str, Any]]) -> None:
+    results = directory / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    said = {**conditions(command), "scenario": scenario, "cases": cases}
+    (results / f"{scenario}.json").write_text(json.dumps(said, indent=1) + "\n")
+    (results / f"{scenario}.svg").write_text(plot.drawn(scenario, cases))
 
 
 def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
@@ -70,55 +103,56 @@ def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
 # -- text ------------------------------------------------------------------------------------------
 
 
-def rows(result: dict[str, Any]) -> list[str]:
-    measured = result["measured"]
-    ratio = f"{measured['ratio']:.2f}" if measured["ratio"] is not None else "-"
-    spread = f"{measured['lowest']:.2f}-{measured['highest']:.2f}" if measured["pairs"] > 1 else "-"
-    goals = ", ".join(
-        f"{goal['figure']} <= {goal['at_most']:g}: "
-        + ("MISSED" if goal["figure"] in result["missed"] else "met")
-        for goal in result["goals"]
-    )
-    figures = "; ".join(f"{name} {number(value)}" for name, value in measured["figures"].items())
-    return [
-        result["scenario"],
-        result["case"],
-        result["placement"],
-        result["subject"],
-        ratio,
-        spread,
-        figures,
-        goals or "-",
-    ]
-
-
-def number(value: float) -> str:
-    if math.isnan(value):
+def number(value: float | None) -> str:
+    if value is None or math.isnan(value):
         return "-"
     if value == int(value):
         return f"{int(value)}"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def table(result: dict[str, Any]) -> Iterator[str]:
-    """For the terminal: a line with the ratio, and its figures below it."""
-    scenario, case, placement, subject, ratio, spread, figures, goals = rows(result)
-    against = f" x {result['floor']} ({result['key']}, {spread})" if ratio != "-" else ""
-    yield f"{scenario:17} {case:17} {placement:11} {subject:18} {ratio:>6}{against}"
-    yield f"    {figures}"
-    if goals != "-":
-        yield f"    goal: {goals}"
+def _range(ratio: dict[str, Any]) -> str:
+    if ratio["pairs"] < 2:
+        return "-"
+    return f"{number(ratio['lowest'])} to {number(ratio['highest'])}"
 
 
-def summary(results: Sequence[Result]) -> str:
-    goals = [goal for result in results for goal in result.goals]
-    missed = [
-        f"{r.scenario}, {r.case}, {r.placement}: {goal.figure} {number(r.value(goal.figure))}"
-        f" > {goal.at_most:g}"
-        for r in results
-        for goal in r.missed()
-    ]
-    return "\n".join([f"goals: {len(goals) - len(missed)} of {len(goals)} met", *missed])
+def _verdict(goal: dict[str, Any]) -> str:
+    met: bool | None = goal["met"]
+    return {True: "met", False: "MISSED", None: "not measured"}[met]
+
+
+def table(case: dict[str, Any]) -> Iterator[str]:
+    """For the terminal."""
+    yield f"{case['scenario']}: {case['case']}, {case['placement']}"
+    for ratio in case["ratios"]:
+        yield (
+            f"  {ratio['subject']:30} {number(ratio['median']):>7} x {ratio['against']:24}"
+            f" {ratio['figure']}, {ratio['better']} is better; {_range(ratio)}"
+        )
+    for label, figures in case["figures"].items():
+        said = "; ".join(f"{name} {number(value)}" for name, value in figures.items())
+        yield f"    {label}: {said}"
+    for goal in case["goals"]:
+        yield (
+            f"  goal, {goal['subject']}: {goal['goal']}: {number(goal['value'])}, {_verdict(goal)}"
+        )
+
+
+def summary(cases: Sequence[dict[str, Any]]) -> str:
+    goals = [(case, goal) for case in cases for goal in case["goals"]]
+    met = sum(goal["met"] is True for _, goal in goals)
+    return "\n".join(
+        [
+            f"goals: {met} of {len(goals)} met",
+            *(
+                f"{_verdict(goal)}: {case['scenario']}, {case['case']}, {case['placement']},"
+                f" {goal['subject']}: {goal['goal']}: {number(goal['value'])}"
+                for case, goal in goals
+                if goal["met"] is not True
+            ),
+        ]
+    )
 
 
 def page(runs: Sequence[dict[str, Any]]) -> str:
@@ -126,47 +160,52 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
         "# Results",
         "",
         "Generated by `make bench`; do not edit. What each scenario does, and how to read the",
-        "ratios: [how to benchmark](../docs/how-to/benchmark.md). Times are in microseconds, and",
-        "only the ratios carry over to another machine.",
+        "ratios: [how to benchmark](../docs/how-to/benchmark.md). Times are in microseconds unless",
+        "a name says otherwise, and only the ratios carry over to another machine.",
     ]
     for run in runs:
-        results = run["results"]
-        lines += [
-            "",
-            f"## {results[0]['scenario']}",
-            "",
-            f"`{run['command']}` on {run['date']}, {run['python']}, {run['machine']}, "
-            f"{_runs(results[0]['measured']['pairs'])}. Ratio of *{results[0]['key']}*.",
-            "",
-            "| case | placement | subject | floor | x floor | range | goal |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-        ]
-        for result in results:
-            _, case, placement, subject, ratio, spread, _, goals = rows(result)
-            lines.append(
-                f"| {case} | {placement} | {subject} | {result['floor'] or '-'} | {ratio} "
-                f"| {spread} | {goals} |"
-            )
-        lines += ["", *_figures(results)]
+        lines += ["", *_section(run)]
     return "\n".join(lines) + "\n"
 
 
-def _runs(pairs: int) -> str:
-    return f"{pairs} pairs" if pairs > 1 else "one run of each, so no spread is known"
+def _section(run: dict[str, Any]) -> Iterator[str]:
+    cases = run["cases"]
+    pairs = max(case["pairs"] for case in cases)
+    versions = sorted({version for case in cases for version in case["versions"].values()})
+    yield f"## {run['scenario']}"
+    yield ""
+    yield (
+        f"`{run['command']}` on {run['date']}, {run['python']}, {run['machine']}; "
+        + (f"{pairs} pairs. " if pairs > 1 else "one run of each, so no spread is known. ")
+        + f"Measured: {', '.join(versions)}."
+    )
+    yield ""
+    yield f"![ratios of {run['scenario']}](results/{run['scenario']}.svg)"
+    goals = [(case, goal) for case in cases for goal in case["goals"]]
+    if goals:
+        yield from ("", "| goal | case | who | value | |", "| --- | --- | --- | --- | --- |")
+        for case, goal in goals:
+            yield (
+                f"| {goal['goal']} | {_where(case)} | {goal['subject']} "
+                f"| {number(goal['value'])} | {_verdict(goal)} |"
+            )
+    yield from ("", "| case | who | is | x whom | range | of |", "| --- " * 6 + "|")
+    for case in cases:
+        for ratio in case["ratios"]:
+            yield (
+                f"| {_where(case)} | {ratio['subject']} | {number(ratio['median'])} "
+                f"| {ratio['against']} | {_range(ratio)} "
+                f"| {ratio['figure']} ({ratio['better']} is better) |"
+            )
+    names = list(
+        dict.fromkeys(name for case in cases for who in case["figures"].values() for name in who)
+    )
+    yield from ("", f"| case | who | {' | '.join(names)} |", f"{'| --- ' * (len(names) + 2)}|")
+    for case in cases:
+        for label, figures in case["figures"].items():
+            cells = [number(figures.get(name)) for name in names]
+            yield f"| {_where(case)} | {label} | {' | '.join(cells)} |"
 
 
-def _figures(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Every figure of every case, and of its floor."""
-    names = list(dict.fromkeys(name for r in results for name in r["measured"]["figures"]))
-    yield f"| case | who | {' | '.join(names)} |"
-    yield f"| --- | --- |{' --- |' * len(names)}"
-    for result in results:
-        label = f"{result['case']}, {result['placement']}"
-        measured = result["measured"]
-        for who, figures in (
-            (result["subject"], measured["figures"]),
-            (result["floor"], measured["floor_figures"] if measured["pairs"] > 1 else {}),
-        ):
-            if figures:
-                cells = [number(figures.get(name, math.nan)) for name in names]
-                yield f"| {label} | {who} | {' | '.join(cells)} |"
+def _where(case: dict[str, Any]) -> str:
+    return f"{case['case']}, {case['placement']}"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.measure import Plan, Result
-from bench.scenarios import crowd, handover, held, plumbing
+from bench.scenarios import crash, crowd, drain, handover, held, uncontended, waiting
+from bench.session import Case, Plan
 
 __all__ = ["SCENARIOS"]
 
-SCENARIOS: dict[str, Callable[[Plan], Iterator[Result]]] = {
-    "plumbing": plumbing.run,
-    "held": held.run,
-    "handover-threads": handover.run_threads,
-    "handover-asyncio": handover.run_tasks,
+SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
+    "uncontended": uncontended.run,
+    "handover-threads": handover.threads,
+    "handover-processes": handover.processes,
+    "handover-tasks": handover.tasks,
+    "drain": drain.run,
     "crowd": crowd.run,
+    "waiting": waiting.run,
+    "crash": crash.run,
+    "held": held.run,
 }

@@ -7,123 +7,59 @@ to show what the machine itself makes of ten thousand tasks (garbage collection,
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from bench.measure import (
-    SAME,
-    Comparison,
-    Figures,
-    Goal,
-    Plan,
-    Result,
-    compare,
-    cores,
-    in_child,
-    pin,
-    rss,
-)
-from holdfast import aio
+from bench.crew import SAME, Crew
+from bench.peers import TASKS
+from bench.scenarios.handover import compete
+from bench.session import Case, Comparison, Goal, Plan
+from bench.stats import Figures
 
 __all__ = ["run"]
 
 KEY = "us per change"
-Crowd = Callable[[int, int], Coroutine[Any, Any, Figures]]
+FEW = 10
 
 
-def run(plan: Plan) -> Iterator[Result]:
-    many, few = plan.amount(10_000, 100), 10
-    for subject, crowd in SUBJECTS.items():
-        goals = (Goal("ratio", 2.0),) if crowd is of_holdfast else ()
-        yield Result(
+def run(plan: Plan) -> Iterator[Case]:
+    many = int(plan.amount(10_000, 100))
+    # Ten thousand requests at once: the last of them may wait longer than the usual five seconds.
+    patient = {"request_timeout": 60}
+    ours = [
+        target.having(style="async with", count=True, client=patient)
+        for target in plan.field.targets(TASKS)
+    ]
+    for entrant in [*ours, plan.field.floor("asyncio.Lock")]:
+        crowd, few = f"{entrant.label}, {many} tasks", f"{entrant.label}, {FEW} tasks"
+        with Crew(entrant) as crew:
+            runs: dict[str, list[Figures]] = {crowd: [], few: []}
+            for number in range(plan.pairs):
+                for label in (crowd, few) if number % 2 else (few, crowd):
+                    waiters = many if label == crowd else FEW
+                    runs[label].append(_compete(plan, crew, waiters))
+            version = crew.version
+        with Crew(entrant) as fresh:  # memory is counted where there was none of it before
+            memory = _compete(plan, fresh, many, memory=True)["bytes per waiter"]
+        for figures in runs[crowd]:
+            figures["bytes per waiter"] = memory
+        yield Case(
             "crowd",
             f"{many} tasks",
             SAME,
-            subject,
-            f"{few} tasks",
-            KEY,
-            in_child(_measure, plan, crowd, many, few),
-            goals,
+            runs,
+            [Comparison(crowd, few, KEY)],
+            [Goal(crowd, KEY, at_most=2.0, against=few)] if entrant.scheme else [],
+            {entrant.label: version},
         )
 
 
-def _measure(plan: Plan, crowd: Crowd, many: int, few: int) -> Comparison:
-    pin(cores()[0])
-    changes = plan.amount(10_000, 200)
-    memory = in_child(_alone, crowd, many)
-    measured = compare(
-        plan.pairs,
-        KEY,
-        lambda: asyncio.run(crowd(many, changes)),
-        lambda: asyncio.run(crowd(few, changes)),
+def _compete(plan: Plan, crew: Crew, waiters: int, *, memory: bool = False) -> Figures:
+    crew.place(SAME)
+    return compete(
+        crew,
+        kind=TASKS,
+        waiters=waiters,
+        seconds=plan.amount(0.7, 0.05),
+        placement=SAME,
+        memory=memory,
     )
-    measured.figures["bytes per waiter"] = memory["bytes per waiter"]
-    return measured
-
-
-def _alone(crowd: Crowd, many: int) -> Figures:
-    """Memory is counted in a process that has not had it before."""
-    return asyncio.run(crowd(many, 1))
-
-
-async def of_holdfast(waiters: int, changes: int) -> Figures:
-    async with aio.connect("memory://crowd") as locks:
-        lock = locks.lock("one")
-        first = await lock.acquire()
-        assert first is not None
-
-        async def turn() -> None:
-            lease = await lock.acquire()
-            assert lease is not None
-            await asyncio.sleep(0)
-            await lease.release()
-
-        return await _crowd(turn, first.release, waiters, changes)
-
-
-async def of_asyncio(waiters: int, changes: int) -> Figures:
-    lock = asyncio.Lock()
-    await lock.acquire()
-
-    async def turn() -> None:
-        await lock.acquire()
-        await asyncio.sleep(0)
-        lock.release()
-
-    async def let_go() -> None:
-        lock.release()
-
-    return await _crowd(turn, let_go, waiters, changes)
-
-
-SUBJECTS: dict[str, Crowd] = {"holdfast memory://": of_holdfast, "asyncio.Lock": of_asyncio}
-
-
-async def _crowd(
-    turn: Callable[[], Coroutine[Any, Any, None]],
-    let_go: Callable[[], Coroutine[Any, Any, Any]],
-    waiters: int,
-    changes: int,
-) -> Figures:
-    """All stand in line; then the lock goes round until it has changed hands so many times."""
-    done = 0
-    took = 0.0
-
-    async def work() -> None:
-        nonlocal done, took
-        while done < changes:
-            await turn()
-            done += 1
-            if done == changes:
-                took = time.perf_counter() - began
-
-    memory = rss()
-    tasks = [asyncio.create_task(work()) for _ in range(waiters)]
-    await asyncio.sleep(0)  # each task runs until it waits
-    memory = rss() - memory
-    began = time.perf_counter()
-    await let_go()
-    await asyncio.gather(*tasks)
-    return {KEY: took / changes * 1e6, "bytes per waiter": memory / waiters}

@@ -115,6 +115,9 @@ class BrokenLink:
         if self._port.asynchronous:
             await self._port.sleep(0)
 
+    def after(self, work: Callable[[], None]) -> None:
+        work()
+
     def caller(self, call: Callable[[Held | None], None]) -> Callable[[Held | None], None]:
         return lambda held: self._network.push(call, held)
 

@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 
 import holdfast
 from holdfast.backends.local import Link
-from holdfast.backends.sqlite import SqliteBackend, schema
-from holdfast.backends.sqlite.site import Site, join
-from holdfast.backends.sqlite.store import Store
+from holdfast.backends.sqlite import SqliteBackend, registry, schema
+from holdfast.backends.sqlite.backend import _furnish
+from holdfast.backends.sqlite.site import Site
 from holdfast.backends.url import Url
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
@@ -72,9 +72,9 @@ class _Files:
                 path.unlink()
 
     def leftovers(self) -> list[str]:
-        site = join(self.path)
-        site.run(clock.now() + 10, Store(site).sweep)
-        site.leave()
+        site = registry.join(self.path, _furnish)
+        site.run(clock.now() + 10, site.store.sweep)
+        registry.leave(site)
         db = sqlite3.connect(self.path, timeout=10)
         try:
             return [

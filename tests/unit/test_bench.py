@@ -1,6 +1,7 @@
 """The benchmarks work: each scenario runs, and what it writes has its fields. No timing is judged.
 
-And the arithmetic behind the figures, where a mistake would make them pretty and wrong.
+And the arithmetic behind the figures, where a mistake would make them pretty and wrong. Peers that
+need a package do not take part: their environments come from a package index.
 """
 
 from __future__ import annotations
@@ -9,34 +10,68 @@ import json
 import math
 import subprocess
 import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import report
-from bench.measure import Comparison, Goal, Result, compare, jain, overtakes, quantile
+from bench import plot, report
+from bench.crew import SAME, Crew
+from bench.entrants import Entrant, Field
+from bench.peers import EVERY, PEERS, PROCESSES, TASKS, THREADS, envs
 from bench.scenarios import SCENARIOS
+from bench.session import Case, Comparison, Goal, against_all, in_turns
+from bench.stats import (
+    Figures,
+    Turn,
+    contest,
+    jain,
+    latencies,
+    overtakes,
+    paired,
+    quantile,
+    summary,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
+STANDARD = [name for name, peer in PEERS.items() if peer.requires is None]
 
+CONTEST = {
+    "changes per s",
+    "us per change",
+    "hand-over p50",
+    "hand-over p99",
+    "jain",
+    "longest gap s",
+    "overtakes",
+    "overlaps",
+    "CPU us per change",
+}
 FIGURES = {
-    "plumbing": {"p50", "p99"},
+    "uncontended": {"p50", "p99", "ops per s"},
+    "handover-threads": CONTEST,
+    "handover-processes": CONTEST,
+    "handover-tasks": CONTEST,
+    "drain": {"hand-over p50", "hand-over p99", "all served ms", "overtakes"},
+    "crowd": CONTEST,
+    "waiting": {"CPU s", "CPU % of a core", "all served after s"},
+    "crash": {"p50 ms", "p99 ms", "max ms"},
+    "held": {"threads", "bytes per lease", "traced bytes per lease", "acquire us", "lost"},
+}
+OURS = {  # what only holdfast knows
+    **{name: {"store requests per change"} for name in FIGURES if name.startswith("handover")},
     "held": {
         "keeper threads",
+        "store requests per s",
         "renew calls per round and 1000 leases",
         "largest batch",
         "renewal CPU s per round",
-        "bytes per lease",
-        "traced bytes per lease",
-        "acquire all s",
-        "release all s",
-        "lost",
         "left over",
     },
-    "handover-threads": {"us per change", "changes per s", "p50", "p99", "jain"},
-    "handover-asyncio": {"us per change", "changes per s", "p50", "p99", "jain", "overtakes"},
-    "crowd": {"us per change", "bytes per waiter"},
 }
+NEVER = {"lost", "left over", "overtakes", "overlaps"}
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,112 +87,76 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_scenario_runs_and_says_what_it_measured(tmp_path: Path) -> None:
-    ran = bench("--quick", "--out", str(tmp_path))
+    peers = [word for name in STANDARD for word in ("--peer", name)]
+    ran = bench("--quick", "--pairs", "1", *peers, "--out", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stderr == ""
     page = (tmp_path / "RESULTS.md").read_text()
     assert set(FIGURES) == set(SCENARIOS)
     for name in SCENARIOS:
         said = json.loads((tmp_path / "results" / f"{name}.json").read_text())
-        assert {"command", "date", "machine", "python", "pairs", "results"} <= set(said)
+        assert {"command", "date", "machine", "python"} <= set(said)
         assert said["command"] in page
         assert f"## {name}" in page
-        assert said["results"]
-        for result in said["results"]:
-            check(name, result)
+        assert f"results/{name}.svg" in page
+        ElementTree.fromstring((tmp_path / "results" / f"{name}.svg").read_text())
+        assert said["cases"]
+        for case in said["cases"]:
+            check(name, case)
 
 
-def check(name: str, result: dict[str, Any]) -> None:
-    assert result["scenario"] == name
-    for field in ("case", "placement", "subject", "key"):
-        assert result[field], field
-    measured = result["measured"]
-    assert set(measured["figures"]) >= FIGURES[name]
-    assert result["key"] in measured["figures"]
-    if measured["ratio"] is not None:
-        assert result["floor"]
-        assert measured["lowest"] <= measured["ratio"] <= measured["highest"]
-    counted = {"lost", "left over", "overtakes"} & set(measured["figures"])
-    assert {figure: measured["figures"][figure] for figure in counted} == dict.fromkeys(counted, 0)
-    for goal in result["goals"]:
-        assert goal["figure"] == "ratio" or goal["figure"] in measured["figures"]
+def check(name: str, case: dict[str, Any]) -> None:
+    assert case["scenario"] == name
+    assert case["case"]
+    assert case["placement"]
+    for label, figures in case["figures"].items():
+        ours = label.startswith("holdfast")
+        assert set(figures) >= FIGURES[name] | (OURS.get(name, set()) if ours else set()), label
+        assert not figures.get("overlaps"), f"{label} did not exclude"
+        if ours:
+            assert {
+                figure: figures[figure] for figure in NEVER & set(figures) if figures[figure]
+            } == {}
+        assert any(label.startswith(known) for known in case["versions"]), label
+    for ratio in case["ratios"]:
+        assert {ratio["subject"], ratio["against"]} <= set(case["figures"])
+        assert ratio["lowest"] <= ratio["median"] <= ratio["highest"]
+    for goal in case["goals"]:
+        assert goal["subject"] in case["figures"]
+        assert (goal["value"] is None) is (goal["met"] is None)
 
 
-def test_scenarios_can_be_chosen() -> None:
+def test_scenarios_targets_and_peers_can_be_chosen() -> None:
     assert bench("--list").stdout.split() == list(SCENARIOS)
-    wrong = bench("plumbign")
+    wrong = bench("uncontendend")
     assert wrong.returncode == 2
-    assert "no scenario 'plumbign'" in wrong.stdout
+    assert "no scenario 'uncontendend'" in wrong.stdout
+    assert bench("--peer", "flok").returncode == 2
+    chosen = bench("uncontended", "--quick", "--target", "memory://mine", "--peer", "flock")
+    assert chosen.returncode == 0, chosen.stderr
+    assert "sqlite" not in chosen.stdout.lower()
+    assert "threading.Lock" not in chosen.stdout
 
 
-# -- arithmetic ------------------------------------------------------------------------------------
+def test_a_scenario_that_fails_is_said_and_the_others_run() -> None:
+    broken = "sqlite:////proc/nowhere.db?request_timeout=0.2"
+    ran = bench("crash", "held", "--quick", "--target", broken, "--peer", "flock")
+    assert ran.returncode == 1
+    assert "crash failed: holdfast sqlite://" in ran.stderr
+    assert "held failed: holdfast sqlite://" in ran.stderr
+    assert "goals: 0 of 0 met" in ran.stdout
 
 
-def test_ratios_are_of_pairs_and_the_median_is_given() -> None:
-    ours = iter([{"t": 2.0}, {"t": 30.0}, {"t": 3.0}])
-    theirs = iter([{"t": 1.0}, {"t": 10.0}, {"t": 1.5}])
-    measured = compare(3, "t", lambda: next(ours), lambda: next(theirs))
-    assert (measured.lowest, measured.ratio, measured.highest) == (2.0, 2.0, 3.0)
-    assert measured.figures == {"t": 3.0}
-    assert measured.floor_figures == {"t": 1.5}
-    assert measured.ratio_of_medians == 2.0
-
-
-def test_subject_and_floor_take_turns_in_going_first() -> None:
-    order: list[str] = []
-
-    def run(who: str) -> dict[str, float]:
-        order.append(who)
-        return {"t": 1.0}
-
-    compare(3, "t", lambda: run("s"), lambda: run("f"))
-    assert "".join(order) == "fssffs"
-
-
-def test_quantiles() -> None:
-    hundred = list(range(1, 101))
-    assert [quantile(hundred, share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
-    assert quantile([7], 0.5) == 7
-    assert math.isnan(quantile([], 0.5))
-
-
-def test_fairness() -> None:
-    assert jain([5, 5, 5, 5]) == 1
-    assert jain([4, 0, 0, 0]) == 0.25
-    assert math.isnan(jain([0, 0]))
-
-
-@pytest.mark.parametrize(
-    ("turns", "count"),
-    [
-        ([(0, None, 1), (2, 3, 9)], 0),
-        ([(0, 1, 5), (2, 3, 6)], 0),  # in order
-        ([(2, 3, 5), (0, 1, 6)], 1),  # the second was in line when the first began to ask
-        ([(0, 3, 5), (1, 2, 6)], 0),  # they asked at the same time
-        ([(2, 3, 5), (6, 7, 8), (0, 1, 9)], 2),
-        ([(2, None, 5), (0, 1, 6)], 1),  # barged in without waiting
-    ],
-)
-def test_overtakes(turns: list[tuple[int, int | None, int]], count: int) -> None:
-    assert overtakes(turns) == count
-
-
-def test_goals() -> None:
-    measured = Comparison(7, 0.9, 0.8, 1.2, 0.9, {"lost": 1.0})
-    result = Result(
-        "s", "c", "p", "us", "f", "t", measured, (Goal("ratio", 1.0), Goal("lost", 0.0))
-    )
-    assert [goal.figure for goal in result.missed()] == ["lost"]
-    assert "goals: 1 of 2 met" in report.summary([result])
-    assert "lost <= 0: MISSED" in "\n".join(report.table(report.record(result)))
-
-
-def test_a_failure_in_a_child_is_not_a_figure() -> None:
-    """In a process of its own: forking one with threads, as pytest may be, is frowned upon."""
+def test_any_backend_that_a_module_registers_can_be_measured() -> None:
+    arguments = ("--quick", "--pairs", "1", "--peer", "flock")
     program = (
-        "from bench.measure import in_child\n"
-        "assert in_child(divmod, 7, 2) == (3, 1)\n"
-        "in_child(int, 'no number')\n"
+        "import sys\n"
+        "from bench.__main__ import main\n"
+        "from tests.conformance.served import Server\n"
+        "server = Server()\n"
+        "target = f'served://{server.path}'\n"
+        "sys.exit(main(['handover-processes', '--target', target,"
+        f" '--import', 'tests.conformance.served', *{arguments!r}]))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
@@ -166,7 +165,235 @@ def test_a_failure_in_a_child_is_not_a_figure() -> None:
         text=True,
         check=False,
         timeout=60,
+        stdin=subprocess.DEVNULL,
     )
-    assert ran.returncode == 1
-    assert "RuntimeError: builtins.int" in ran.stderr
-    assert "invalid literal" in ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "holdfast served://" in ran.stdout
+    assert "overtakes at most 0: 0, met" in ran.stdout
+
+
+# -- workers and adapters --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Field:
+    return Field(tmp_path, ["memory://test"], STANDARD)
+
+
+def test_workers_need_nothing_but_the_standard_library_and_their_peer() -> None:
+    modules = {peer.module for peer in EVERY.values() if peer.requires is None}
+    program = ";".join(
+        ["import bench.worker", *(f"import bench.peers.{module}" for module in modules)]
+    )
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {program}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, p in EVERY.items() if p.requires is None and p.kinds != (TASKS,)]
+)
+def test_every_adapter_takes_and_gives(field: Field, name: str) -> None:
+    with Crew(field.floor(name)) as crew:
+        assert crew.version
+        crew.place(SAME)
+        crew.ask("take", name="one")
+        crew.ask("give", name="one")
+        [taken] = crew.ask("cycles", name="one", seconds=0.001)
+        assert taken
+        assert all(nanoseconds > 0 for nanoseconds in taken)
+
+
+@pytest.mark.parametrize("name", ["flock", "threading.Lock", "holdfast memory://"])
+def test_waiters_stand_in_line_until_it_is_given(field: Field, name: str) -> None:
+    known = {e.label: e for e in [*field.targets(), *field.peers(THREADS)]}
+    with Crew(known[name]) as crew:
+        crew.ask("take", name="one")
+        crew.ask("stand", name="one", waiters=[0, 1])
+        [given] = crew.ask("give", name="one")
+        turns = [Turn(*turn) for turn in crew.ask("stood")[0]]
+        assert {turn.waiter for turn in turns} == {0, 1}
+        assert given < min(turn.got for turn in turns)
+        assert contest(turns, 2, 0, time.monotonic_ns())["overlaps"] == 0
+
+
+def test_a_failure_in_a_worker_is_not_a_figure(field: Field) -> None:
+    with Crew(field.floor("flock")) as crew, pytest.raises(RuntimeError, match="no command"):
+        crew.ask("nonsense")
+    broken = Entrant("broken", "bench.peers.nowhere", "", sys.executable, (THREADS,))
+    with pytest.raises(RuntimeError, match="No module named"):
+        Crew(broken)
+
+
+def test_a_worker_that_hangs_ends_itself(field: Field, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="has ended"), Crew(field.floor("flock")) as crew:
+        crew.ask("cycles", name="one", seconds=60.0, limit=0.2)
+    assert "Timeout" in capfd.readouterr().err
+
+
+def test_a_peer_without_an_environment_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> str:
+        raise envs.Missing("there is no index")
+
+    monkeypatch.setattr("bench.entrants.python_of", refuse)
+    field = Field(tmp_path, ["memory://test"], ["filelock"])
+    assert field.left_out == {"filelock": "there is no index"}
+    assert field.peers(THREADS) == []
+
+
+def test_memory_cannot_serve_processes(field: Field) -> None:
+    assert field.targets(PROCESSES) == []
+    assert [target.label for target in field.targets(TASKS)] == ["holdfast memory://"]
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def test_ratios_are_of_pairs_and_the_median_is_given() -> None:
+    ours: list[Figures] = [{"t": 2.0}, {"t": 30.0}, {"t": 3.0}]
+    theirs: list[Figures] = [{"t": 1.0}, {"t": 10.0}, {"t": 1.5}]
+    assert paired(ours, theirs, "t") == (2.0, 2.0, 3.0, 3)
+    assert summary(ours) == {"t": 3.0}
+    assert paired([{"t": 1.0}], [{"t": 0.0}], "t") is None  # nothing to divide by
+    assert paired([{"t": 1.0}], [{}], "t") is None
+    assert paired([{"t": math.nan}, {"t": 4.0}], [{"t": 1.0}, {"t": 2.0}], "t") == (2, 2, 2, 1)
+
+
+def test_of_what_must_never_happen_the_worst_run_is_given() -> None:
+    assert summary([{"overtakes": 0}, {"overtakes": 3}, {"overtakes": 0}]) == {"overtakes": 3}
+    assert math.isnan(summary([{"t": math.nan}])["t"])
+
+
+class Recorded(Crew):
+    def __init__(self, label: str) -> None:
+        self.entrant = Entrant(label, "", "", "", ())
+
+
+def test_entrants_take_turns_in_going_first() -> None:
+    order: list[str] = []
+
+    def run(crew: Crew) -> Figures:
+        order.append(crew.entrant.label)
+        return {"t": float(len(order))}
+
+    runs = in_turns(3, [Recorded("s"), Recorded("f"), Recorded("p")], run)
+    assert "".join(order) == "sfppfssfp"
+    assert runs["p"] == [{"t": 3.0}, {"t": 4.0}, {"t": 9.0}]
+
+
+def test_quantiles() -> None:
+    hundred = list(range(1, 101))
+    assert [quantile(hundred, share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+    assert quantile([7], 0.5) == 7
+    assert math.isnan(quantile([], 0.5))
+    assert latencies([3000, 1000, 2000], "x ") == {"x p50": 2.0, "x p99": 3.0}
+
+
+def test_fairness() -> None:
+    assert jain([5, 5, 5, 5]) == 1
+    assert jain([4, 0, 0, 0]) == 0.25
+    assert math.isnan(jain([0, 0]))
+
+
+def turns_of(*stamps: tuple[int, int | None, int]) -> Iterator[Turn]:
+    for waiter, (began, queued, got) in enumerate(stamps):
+        yield Turn(waiter, began, queued, got, got)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "count"),
+    [
+        ([(0, None, 1), (2, 3, 9)], 0),
+        ([(0, 1, 5), (2, 3, 6)], 0),  # in order
+        ([(2, 3, 5), (0, 1, 6)], 1),  # the second was in line when the first began to ask
+        ([(0, 3, 5), (1, 2, 6)], 0),  # they asked at the same time
+        ([(2, 3, 5), (6, 7, 8), (0, 1, 9)], 2),
+        ([(2, None, 5), (0, 1, 6)], 1),  # barged in without waiting
+        ([(4, None, 5), (0, 1, 6), (2, 3, 7)], 1),  # past two: still one that overtook
+        ([(0, 1, 2), (3, 4, 5)], 0),  # the other had had its turn
+    ],
+)
+def test_overtakes(stamps: list[tuple[int, int | None, int]], count: int) -> None:
+    assert overtakes(list(turns_of(*stamps))) == count
+
+
+def test_a_contest() -> None:
+    turns = [
+        Turn(0, 0, None, 90, 95),  # before it counts
+        Turn(1, 0, 10, 100, 200),  # 5 after 0 left
+        Turn(1, 210, None, 220, 300),  # the same again: no change
+        Turn(0, 100, 110, 310, 400),
+        Turn(1, 300, 310, 1200, 1201),  # after it counts
+    ]
+    figures = contest(turns, 3, 100, 1100)
+    assert figures["changes per s"] == 2 / 1000e-9
+    assert figures["us per change"] == 0.5
+    assert (figures["hand-over p50"], figures["hand-over p99"]) == (0.005, 0.010)
+    assert figures["jain"] == jain([1, 2, 0])
+    assert figures["longest gap s"] == 1000e-9  # of the third waiter, who had nothing at all
+    assert figures["overtakes"] == 1  # the same again, while another stood in line
+    assert figures["overlaps"] == 0
+    assert contest([Turn(0, 0, None, 1, 5), Turn(1, 0, None, 4, 6)], 2, 0, 9)["overlaps"] == 1
+    assert math.isnan(contest([], 1, 0, 9)["us per change"])
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+
+def sample() -> Case:
+    runs: dict[str, list[Figures]] = {
+        "us": [{"p50": 9.0, "lost": 1.0}, {"p50": 10.0, "lost": 0.0}],
+        "floor": [{"p50": 10.0}, {"p50": 8.0}],
+    }
+    goals = [
+        Goal("us", "p50", at_most=1.2, against="floor"),
+        Goal("us", "lost", at_most=0),
+        Goal("us", "p50", at_least=100),
+        Goal("us", "p50", at_most=1, against="absent"),
+    ]
+    return Case("s", "c", "p", runs, [Comparison("us", "floor", "p50")], goals, {"us": "us 1"})
+
+
+def test_goals() -> None:
+    said = report.record(sample())
+    assert [goal["met"] for goal in said["goals"]] == [True, False, False, None]
+    assert [goal["value"] for goal in said["goals"]] == [1.075, 1.0, 9.5, None]
+    assert "goals: 1 of 4 met" in report.summary([said])
+    text = "\n".join(report.table(said))
+    assert "lost at most 0: 1, MISSED" in text
+    assert "p50 at most 1 x absent: -, not measured" in text
+    assert "p50, lower is better; 0.9 to 1.25" in text
+
+
+def test_who_is_compared_with_whom() -> None:
+    found = against_all(["us"], ["a", "b"], "p50", "floor")
+    said = " ".join(f"{c.subject}/{c.against}" for c in found)
+    assert said == "us/floor us/a us/b a/floor b/floor"
+
+
+def test_a_plot_has_a_bar_on_the_right_side_of_one() -> None:
+    said = report.record(sample())
+    drawing = ElementTree.fromstring(plot.drawn("s", [said]))
+    [bar] = drawing.findall(".//{*}rect")
+    [one] = [line for line in drawing.findall(".//{*}line") if line.get("class") == "one"]
+    assert bar.get("class") == "worse"
+    assert float(bar.get("x", 0)) == float(one.get("x1", 0))  # 1.075: to the right
+    assert "us / floor" in "".join(drawing.itertext())
+    assert "prefers-color-scheme: dark" in plot.drawn("s", [])
+
+
+def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        report.write(tmp_path, name, f"python -m bench {name}", [report.record(sample())])
+    page = report.page(report.load(tmp_path, ["two", "one", "three"]))
+    assert page.index("## two") < page.index("## one")
+    assert "python -m bench two" in page
+    assert "us 1" in page

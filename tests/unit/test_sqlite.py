@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable
-from holdfast.backends.sqlite import place, site
+from holdfast.backends.sqlite import place, registry
 from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.presence import Presence
 from holdfast.backends.url import parse
@@ -294,7 +294,7 @@ def test_closing_leaves_no_descriptor_thread_or_file(tmp_path: Path) -> None:
         use()
     assert descriptors() <= before
     assert threading.active_count() <= threads
-    assert not site._sites
+    assert not registry._sites
     assert sorted(p.name for p in tmp_path.iterdir()) == ["locks.db", "locks.db.holdfast"]
 
 

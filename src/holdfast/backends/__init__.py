@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import threading
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -28,6 +30,22 @@ _registry: dict[str, Entry] = {
     "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
     "sqlite": Entry("holdfast.backends.sqlite:SqliteBackend", None),
 }
+
+
+# A child that was forked while a thread imported a module would wait for that thread for ever.
+_importing = threading.RLock()
+
+
+def _forked() -> None:
+    global _importing
+    _importing = threading.RLock()
+
+
+os.register_at_fork(
+    before=lambda: _importing.acquire(),
+    after_in_parent=lambda: _importing.release(),
+    after_in_child=_forked,
+)
 
 
 class BackendFactory(Protocol):
@@ -58,7 +76,8 @@ def find(scheme: str) -> BackendFactory:
         raise Misconfigured(f"no backend speaks {scheme}://.{hint} This version has: {known}")
     module, _, name = entry.target.partition(":")
     try:
-        return cast(BackendFactory, getattr(importlib.import_module(module), name))
+        with _importing:
+            return cast(BackendFactory, getattr(importlib.import_module(module), name))
     except ModuleNotFoundError as error:
         if entry.extra is None or (error.name or "").partition(".")[0] == "holdfast":
             raise

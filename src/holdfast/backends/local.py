@@ -56,6 +56,9 @@ NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
 INSIDE = "asked from inside the store, by a finaliser"
 
+HEARTBEAT = 5.0
+"""How often who waits for a cell looks by itself."""
+
 LATER = 0.05
 """How long after an expiry those behind the first in line look whether it was taken care of."""
 
@@ -173,6 +176,9 @@ class Link(Protocol):
         """Have the store run `request`; Unknown when no answer came by the deadline."""
         ...
 
+    def after(self, work: Callable[[], None]) -> None:
+        """Do this after all that was asked before. Never waits, and never fails."""
+
     def caller(self, call: Call) -> Call:
         """The store's way of calling a waiter, which may also fail."""
         ...
@@ -264,7 +270,12 @@ class LocalBackend:
             if now >= deadline:
                 break
             limit = min(deadline, now + claim.ttl / 3)
-            answer = await self._ask(limit, lambda: store.look(claim))
+            try:
+                answer = await self._ask(limit, lambda: store.look(claim))
+            except Unavailable:
+                if port.now() >= deadline:
+                    break  # it was busy when last seen, and there was no time to see more
+                raise
             if isinstance(answer, Held):
                 self._tickets.pop(claim.owner, None)
                 return Grant(claim, answer.expires, answer.fence)
@@ -354,10 +365,17 @@ class LocalBackend:
                 now = port.now()
                 if (cell.version if cell else 0) != version or now >= deadline:
                     return cell
-                await event.wait(min(expires, deadline) if now < expires else deadline)
+                limit = min(deadline, now + HEARTBEAT)  # the writer may have died before it told
+                await event.wait(min(expires, limit) if now < expires else limit)
                 event.clear()
         finally:
-            store.cell_unwatch(name, call)
+            self._after(lambda: store.cell_unwatch(name, call))
+
+    def _after(self, work: Callable[[], None]) -> None:
+        if self._link is not None:
+            self._link.after(work)
+        else:
+            work()
 
     async def _ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
         """Have the store run `request`: a function call, unless there is a link. (`attempt` and

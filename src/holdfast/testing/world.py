@@ -249,6 +249,9 @@ class WorldLink:
         await Park(lambda: bool(answers) or message.broken, deadline)
         return answers[0] if answers else Unknown("no answer")
 
+    def after(self, work: Callable[[], None]) -> None:
+        work()
+
     def caller(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
         def later(held: Any) -> None:
             message = Message(self._host, None, call)

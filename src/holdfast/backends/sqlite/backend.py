@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.backends.local import Call, LocalBackend
-from holdfast.backends.sqlite import place
-from holdfast.backends.sqlite.site import Site, join
+from holdfast.backends.sqlite import place, registry
+from holdfast.backends.sqlite.site import Site
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Signals
@@ -44,7 +45,8 @@ class SqliteBackend(LocalBackend):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._left = False
+        self._joined = False
+        self._forgotten: weakref.finalize[Any, Any]
 
     @classmethod
     def from_url(cls, url: Url) -> SqliteBackend:
@@ -52,31 +54,42 @@ class SqliteBackend(LocalBackend):
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
-        self._site = join(self._path)
-        self.store = Store(self._site)
+        self._site = registry.join(self._path, _furnish)
+        self._joined = True
+        self.store = self._site.store
         if port.asynchronous:
-            self._link = Worker(self._site, port)
+            worker = self._link = Worker(self._site, port)
+            self._forgotten = weakref.finalize(self, worker.abandon)
         else:
             self._enter = self._site.run
+            self._forgotten = weakref.finalize(self, registry.abandon, self._site)
+        self._forgotten.atexit = False
 
     async def close(self) -> None:
         await super().close()
-        if self._left:
+        if not self._joined:
             return
-        self._left = True
-        link = self._link
-        if isinstance(link, Worker):
-            await link.close(self._site.leave)
+        if isinstance(self._link, Worker):
+            await self._link.close(self._leave)
         else:
-            self._site.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._joined:
+            self._joined = False
+            self._forgotten.detach()
+            registry.leave(self._site)
+
+
+def _furnish(site: Site) -> None:
+    site.store = Store(site)
 
 
 class Job(Generic[T]):
     """One request on its way to the thread. Begun, or given up: who takes `fate` decides."""
 
-    def __init__(self, deadline: float, request: Callable[[], T], done: Callable[[], None]) -> None:
-        self.deadline = deadline
-        self.request = request
+    def __init__(self, work: Callable[[], T], done: Callable[[], None]) -> None:
+        self.work = work
         self.done = done
         self.fate = [True]
         self.answer: T | Unknown = Unknown("the disk did not answer")
@@ -104,18 +117,24 @@ class Worker:
     async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
         return await self._do(deadline, lambda: self._site.run(deadline, request))
 
-    async def close(self, work: Callable[[], None]) -> None:
-        await self._do(self._port.now() + 5.0, work)
+    def after(self, work: Callable[[], None]) -> None:
+        self._jobs.put(Job(work, _nobody))
+
+    async def close(self, leave: Callable[[], None]) -> None:
+        await self._do(self._port.now() + 5.0, leave)
+        self._jobs.put(None)
+
+    def abandon(self) -> None:
+        """The client was collected, and nobody closed it."""
+        registry.abandon(self._site)
         self._jobs.put(None)
 
     async def _do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
         answered = self._port.event()
-        job = Job(deadline, work, answered.set)
+        job = Job(work, answered.set)
         self._jobs.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-sqlite", daemon=True)
-            self._thread.start()
         try:
+            self._start()
             # Whoever has begun by the deadline gives up at it: only a disk can take longer.
             await answered.wait(deadline + 0.25)
         finally:
@@ -128,12 +147,30 @@ class Worker:
             raise job.error
         return job.answer
 
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if not job.decide():
-                continue
+    def _start(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        thread = threading.Thread(
+            target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise Unavailable(f"no thread for {self._site.path} can be started") from error
+        self._thread = thread
+
+
+def _work(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:
+    """Not a method: the thread must not keep alive whom it works for."""
+    while (job := jobs.get()) is not None:
+        if job.decide():
             try:
-                job.answer = job.request()
+                job.answer = job.work()
             except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
                 job.error = error
             job.done()
+        del job
+
+
+def _nobody() -> None:
+    pass

@@ -29,6 +29,7 @@ class Cells:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.tombstones = Tombstones()
+        self._mail = site.drafts
         self.dependencies: list[tuple[str, frozenset[int]]] = []
         self._watching: dict[str, list[Callable[[], None]]] = {}
         self._watching_mutex = threading.RLock()
@@ -55,6 +56,7 @@ class Cells:
 
     def end(self) -> None:
         self.db.execute("COMMIT")
+        self.site.post_drafts()
         while self.dependencies:
             self.site.post.depend(*self.dependencies.pop())
 
@@ -103,7 +105,7 @@ class Cells:
                 "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)
             )
         for (process,) in db.execute("SELECT process FROM watchers WHERE name = ?", (key,)):
-            self.site.outbox.append((process, _box(name), None))
+            self._mail.append((process, _box(name), None))
         db.execute("DELETE FROM watchers WHERE name = ?", (key,))
         self.end()
         return Cell(value or b"", version)

@@ -70,6 +70,11 @@ def prepare(path: Path) -> Path:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             pass
+        if path.stat().st_nlink > 1:
+            raise Misconfigured(
+                f"{path} has more than one name (a hard link); SQLite keeps its log beside the "
+                "name that is used, so two names would be two databases. Use a symbolic link"
+            )
     except OSError as error:
         raise unusable(path, error) from error
     return beside

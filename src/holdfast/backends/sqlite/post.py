@@ -22,12 +22,17 @@ import threading
 from collections.abc import Callable
 
 from holdfast.backends.local import Call, Held
+from holdfast.backends.sqlite import schema
+from holdfast.ports import clock
 
 __all__ = ["Post", "sweep"]
 
 log = logging.getLogger("holdfast")
 
 ROOM = 65536
+DYING, TICK = 1.0, 0.001
+"""How long it may take at most, and how often we look, until a process without a pipe is dead."""
+
 MOST_PEERS = 256
 """More open pipes than this are closed again, if nobody depends on the process behind them."""
 
@@ -49,6 +54,7 @@ class Post:
         self._calls = calls  # owner -> how to tell it; outlives us when the files are replaced
         self._depends: dict[str, frozenset[int]] = {}  # owner -> processes whose end it awaits
         self._peers: dict[int, int] = {}  # process -> our end of its pipe
+        self._dying: dict[int, float] = {}  # process -> until when that may take
         self._mutex = threading.RLock()
         self._reader: threading.Thread | None = None
         self._closed = False
@@ -59,14 +65,23 @@ class Post:
             self._closed = True
             for call in list(self._calls.values()):
                 call(None)
-            try:
-                os.unlink(self._path)
-            except FileNotFoundError:
-                pass
+            self._unlink()
+            self._nudge()
             if self._reader is None:
                 self.drop()
-            else:
-                os.write(self._fd, b"\n")
+
+    def _unlink(self) -> None:
+        try:
+            os.unlink(self._path)
+        except OSError:  # gone, or not ours to remove any more
+            pass
+
+    def _nudge(self) -> None:
+        """Have the thread look around."""
+        try:
+            os.write(self._fd, b"\n")
+        except OSError:  # it has enough to read
+            pass
 
     def join(self, timeout: float) -> None:
         """Until the thread has closed everything, too."""
@@ -114,10 +129,13 @@ class Post:
             needed = frozenset[int]().union(*self._depends.copy().values())
             for other in self._peers.keys() - needed:
                 self._hang_up(other)
-        fd = self._open(process)
+        fd = self._open(process, os.O_WRONLY)
         if fd is None:
-            # Without a pipe (deleted by hand) only heartbeats tell.
-            return self._alive(process)
+            if not self._alive(process):
+                return False
+            self._dying[process] = clock.now() + DYING
+            self._nudge()
+            return True
         try:
             self._epoll.register(fd, 0)  # errors are told without being asked for
             self._peers[process] = fd
@@ -126,9 +144,9 @@ class Post:
             raise
         return True
 
-    def _open(self, process: int) -> int | None:
+    def _open(self, process: int, access: int) -> int | None:
         try:
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            flags = access | os.O_NONBLOCK | os.O_CLOEXEC
             return os.open(box(self._folder, process), flags)
         except OSError as error:
             if error.errno not in (errno.ENXIO, errno.ENOENT):
@@ -154,24 +172,25 @@ class Post:
             self._hand_out(owner, held)
             return
         message = json.dumps([owner, *held] if held else [owner]).encode() + b"\n"
-        with self._mutex:
-            if self._watch(process) and process in self._peers:
-                self._write(process, message)
-
-    def _write(self, process: int, message: bytes) -> None:
+        # Opened for both, a pipe that nobody reads any more is no error, and sends no SIGPIPE
+        # (which ends programs that want to be ended by it).
+        fd = self._open(process, os.O_RDWR)
+        if fd is None:
+            return
         try:
-            os.write(self._peers[process], message)
+            os.write(fd, message)
         except BlockingIOError:
             log.warning("the pipe of process %d is full: it does not read", process)
-        except BrokenPipeError:  # it has just ended; who depends on it is told by the reader
-            pass
+        finally:
+            os.close(fd)
 
     def _hand_out(self, owner: str, held: Held | None) -> None:
         call = self._calls.get(owner)
-        if call is not None:
-            call(held)
-            if held is not None:
-                self.forget(owner)
+        if call is not None and held is None:
+            call(None)
+        elif call is not None and held is not None:
+            call(Held(held.expires + schema.AHEAD, held.fence))  # mail has the host's time
+            self.forget(owner)
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -188,11 +207,13 @@ class Post:
             self._reader = threading.current_thread()
         while not self.closed:
             try:
-                for fd, _ in self._epoll.poll():
+                for fd, _ in self._epoll.poll(TICK if self._dying else None):
                     if fd == self._fd:
                         self._take_in()
                     else:
                         self._lost(fd)
+                if self._dying:
+                    self._bury()
             except Exception:
                 log.exception("reading mail from other processes met an unexpected error")
         with self._mutex:
@@ -213,7 +234,15 @@ class Post:
         """Somebody's pipe has no reader any more."""
         with self._mutex:
             for process in [p for p, its in self._peers.items() if its == fd]:
+                self._dying[process] = clock.now() + DYING
                 self._hang_up(process)
+
+    def _bury(self) -> None:
+        """A process that ends loses its files one by one, the pipe perhaps first: who depends on it
+        is called when it is dead to everybody. (If it goes on without a pipe, heartbeats tell.)"""
+        for process, until in list(self._dying.items()):
+            if not self._alive(process) or clock.now() >= until:
+                self._dying.pop(process, None)
                 self._ended(process)
 
 

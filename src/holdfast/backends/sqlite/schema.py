@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import Misconfigured, Unavailable
@@ -142,7 +143,7 @@ class Epoch:
         self.fine = time.clock_getres(time.CLOCK_BOOTTIME) <= 1e-6
         self._seen = False
 
-    def join(self, db: sqlite3.Connection) -> None:
+    def join(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:
         """Inside a transaction: make the state this process's own, or say why that is wrong."""
         row = db.execute("SELECT boot, presence, base, reserved FROM state").fetchone()
         boot, presence, base, reserved = row or ("", 0, 0, 0)
@@ -156,6 +157,7 @@ class Epoch:
                     "another's locks: keep it on a disk of this host (not shared between virtual "
                     "machines), and use a server, redis:// or another, between hosts"
                 )
+            self._refuse_the_living(db, alive)
             # The host was restarted: nobody who made a claim is alive, and its clock began anew.
             for table in ("holders", "waiters", "watchers"):
                 db.execute(f"DELETE FROM {table}")
@@ -173,6 +175,15 @@ class Epoch:
             (self.boot, self.presence, base, reserved, self.word),
         )
         self._base, self._reserved, self._seen = base, reserved, True
+
+    def _refuse_the_living(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:
+        found = db.execute("SELECT process FROM holders UNION SELECT process FROM waiters")
+        if any(process and alive(process) for (process,) in found.fetchall()):
+            raise Unavailable(
+                "the boot id of this process is not that of others who use the database, though "
+                "they run under the same kernel (a container that is given a boot id of its own, "
+                "or has no /proc). Let all of them see the same /proc/sys/kernel/random/boot_id"
+            )
 
     def begun(self, word: str, reserved: int) -> bool:
         """Inside a transaction that found this in the state: is it the epoch that was joined?"""

@@ -6,13 +6,15 @@ database. Nobody waits in SQLite, which would poll: who finds it busy waits at t
 
 How it stays safe:
 - `mutex` is held for one transaction and never while waiting. It is left in one call in C, so an
-  interrupt cannot leave it held. What an interrupt does leave behind (an open transaction, the
-  gate, mail not yet sent), the next request puts right; the keeper makes one at once.
+  interrupt cannot leave it held; and whatever else it interrupted is put right before it goes on.
+- Mail is a draft until its transaction is committed: a grant that was rolled back is never told.
 - SQLite must not be carried through a fork: even a connection that the child opens for itself
   would be believed to have the locks of the parent's. So it is closed before every fork, and both
   sides open it again when they need it. Everything else a child inherits is closed in the child.
 - A file that was deleted or replaced while it is open is noticed within a tenth of a second of use.
-Partners: `presence.py` (gate, deaths), `post.py` (mail), `schema.py` (epoch), `store.py` (rules).
+  The number under which we lived is then kept as long as we live: claims may still be under it.
+Partners: `presence.py` (gate, deaths), `post.py` (mail), `schema.py` (epoch), `store.py` (rules),
+`registry.py` (who uses a site; forks), `trouble.py` (what to say).
 """
 
 from __future__ import annotations
@@ -26,32 +28,38 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.backends.local import INSIDE, Call, Held
 from holdfast.backends.sqlite import place, schema
 from holdfast.backends.sqlite.post import Post, sweep
 from holdfast.backends.sqlite.presence import SPINS, Presence
+from holdfast.backends.sqlite.trouble import explained, is_busy, stuck
 from holdfast.core.backoff import pause
-from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports import clock
 from holdfast.types import Unknown
 
-__all__ = ["Site", "join"]
+__all__ = ["Site"]
 
 T = TypeVar("T")
+Mail = tuple[int, str, Held | None]  # to which process, for whom, what
 log = logging.getLogger("holdfast")
 
 VERIFY = 0.1
 """How often, while it is used, a look is taken whether the files are still the same."""
+
+COURTESY = 0.05
+"""So many seconds every request is given to have its turn."""
+
+MOVES = 20
+"""So often in one request the files may turn out to be others."""
 
 PAGE = 1024
 """Bytes. Each commit writes and checks whole pages; a claim needs a fraction of one."""
 
 CHECKPOINT = 8000
 """Pages of log (8 MB) that are gathered before they are written into the database itself."""
-
-BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class _Moved(Exception):
@@ -70,23 +78,28 @@ class Site:
     db: sqlite3.Connection
     """The connection, during a request."""
     cursor: sqlite3.Cursor
-    """The same, for statements that return no rows: a cursor that is not made each time."""
+    """The same, for statements that are wanted often: not made anew each time."""
     number = 0
     """Under which this process is known to the others; 0 before the first request."""
     epoch: schema.Epoch
+    store: Any
+    """The rules for this database; one for all clients (`store.py`, which knows us)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.users = 0
         self.mutex = threading.RLock()
-        self.outbox: deque[tuple[int, str, Held | None]] = deque()
         self.calls: dict[str, Call] = {}
-        self.doomed = False
+        self.drafts: list[Mail] = []
+        self._outbox: deque[Mail] = deque()
         self._db: sqlite3.Connection | None = None
         self._presence: Presence | None = None
+        self._left: list[Presence] = []  # of files that are not there any more
         self._post: Post | None = None
-        self._files = (0, 0)
+        self._files: tuple[int, ...] = ()
         self._verify_at = 0.0
+        self._closed = False
+        self._doomed = False
 
     @property
     def entered(self) -> bool:
@@ -111,18 +124,54 @@ class Site:
     def _apply(self, request: Callable[[], T]) -> T | _Busy:
         try:
             answer = request()
-            if self.outbox:
+            if self._outbox:
                 self._deliver()
             return answer
-        except _Moved:
-            return _Busy()
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF not in BUSY:
-                raise self._trouble(error) from error
-            return _Busy(error)
+        except BaseException as error:
+            self._tidy_up(error)
+            if isinstance(error, _Moved):
+                return _Busy()
+            if not isinstance(error, sqlite3.Error):
+                raise
+            if is_busy(error):
+                return _Busy(error)
+            raise explained(self.path, error) from error
+
+    def _tidy_up(self, error: BaseException) -> None:
+        """Whatever it was: no transaction stays open, and no notice is lost or invented."""
+        if self._db is not None and self._db.in_transaction:
+            self._roll_back(self._db)
+        elif isinstance(error, sqlite3.Error):
+            self.drafts.clear()  # SQLite has rolled back by itself
+        else:
+            self.post_drafts()  # it was committed, and then interrupted
+        if self._outbox:
+            self._deliver()
+
+    def _roll_back(self, db: sqlite3.Connection) -> None:
+        self.drafts.clear()
+        try:
+            db.execute("ROLLBACK")
+        except sqlite3.Error:  # it has no transaction any more, or is no use: begin anew
+            self._close_database()
+
+    def post_drafts(self) -> None:
+        """Their transaction is committed."""
+        self._outbox.extend(self.drafts)
+        self.drafts.clear()
+
+    def _deliver(self) -> None:
+        while self._outbox:
+            try:
+                self.post.tell(*self._outbox[0])
+            except OSError:  # the next look of whom it was for finds it
+                log.warning("a notice to another process could not be sent", exc_info=True)
+            self._outbox.popleft()
 
     def _run_in_gate(self, deadline: float, request: Callable[[], T]) -> T:
-        failures = 0
+        # However short the caller's patience: to be busy for a moment is not to be unavailable.
+        deadline = max(deadline, clock.now() + COURTESY)
+        failures = moves = 0
         while True:
             with self.mutex:
                 presence = self._presence or self._enter()
@@ -131,16 +180,20 @@ class Site:
                     return answer
             left = deadline - clock.now()
             if answer.gate:
-                if not presence.gate_free(left):
-                    raise Unavailable(self._stuck(presence))
-            elif answer.error is not None:
+                if left <= 0 or not presence.gate_free(left):
+                    raise stuck(self.path, presence.gate_holder())
+            elif answer.error is None:
+                moves += 1
+                if moves > MOVES:
+                    raise Unavailable(f"{self.path} is deleted or replaced again and again")
+            elif left <= 0:
+                raise explained(self.path, answer.error) from answer.error
+            elif failures < SPINS:  # somebody who needed no gate, and is gone in a moment
                 failures += 1
-                if left <= 0:
-                    raise self._trouble(answer.error) from answer.error
-                if failures < SPINS:  # somebody who needed no gate, and is gone in a moment
-                    os.sched_yield()
-                else:  # who does not know of it: a backup, or a person with a shell
-                    time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
+                os.sched_yield()
+            else:  # who does not know of it: a backup, or a person with a shell
+                failures += 1
+                time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
 
     def _apply_in_gate(self, presence: Presence, request: Callable[[], T]) -> T | _Busy:
         try:
@@ -153,19 +206,6 @@ class Site:
     def _opened(self, request: Callable[[], T]) -> T:
         self._open()
         return request()
-
-    def _roll_back(self, db: sqlite3.Connection) -> None:
-        self.outbox.clear()
-        try:
-            db.execute("ROLLBACK")
-        except sqlite3.Error:  # it has no transaction any more, or is no use: begin anew
-            self._close_database()
-
-    def _deliver(self) -> None:
-        while self.outbox:
-            message = self.outbox[0]
-            self.post.tell(*message)
-            self.outbox.popleft()
 
     # -- opening and closing ----------------------------------------------------------------------
 
@@ -182,7 +222,9 @@ class Site:
         return self._presence.alive(process)
 
     def _enter(self) -> Presence:
-        if self.doomed:
+        if self._closed:
+            raise Unavailable(f"the last client of {self.path} was closed")
+        if self._doomed:
             raise Unavailable(
                 f"this process was forked in the middle of a request to {self.path}, and cannot "
                 "use it any more; fork earlier, or exec a new program"
@@ -199,16 +241,14 @@ class Site:
         """Have a connection that can be used, to the files that are there now."""
         presence = self._presence
         assert presence is not None
-        if self._db is not None and self._db.in_transaction:  # left behind by an interrupt
-            self._roll_back(self._db)
         files = self._inodes()
         if self._db is not None and files == self._files:
             self._verify_at = clock.now() + VERIFY
             return
-        if files[1] != presence.inode or not files[0]:
-            self._leave()  # the gate goes with it
-            raise _Moved
         self._close_database()
+        if files[1] != presence.inode or not files[0]:
+            self._move()
+            raise _Moved
         db = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False
         )
@@ -224,169 +264,107 @@ class Site:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}").fetchone()
             schema.ready(db)
             self._join(db, presence)
+            self.db, self.cursor = db, db.cursor()
+            self._files = self._inodes()
+            self._verify_at = clock.now() + VERIFY
         except BaseException:
             db.close()
             raise
-        self.db = self._db = db
-        self.cursor = db.cursor()
-        self._files = files
-        self._verify_at = clock.now() + VERIFY
+        self._db = db
 
     def _join(self, db: sqlite3.Connection, presence: Presence) -> None:
         """Take part: the epoch, and a number and a pipe if we have none."""
         epoch = schema.Epoch(presence.inode) if self._post is None else self.epoch
         db.execute("BEGIN IMMEDIATE")
-        epoch.join(db)
+        epoch.join(db, self.alive)
         number = epoch.reserve(db)
         db.execute("COMMIT")
         self.epoch = epoch
         if self._post is None:
-            presence.enter(number)
-            self.number = number
             try:
-                sweep(self._beside, presence.alive)
+                presence.enter(number)
+                self.number = number
+                sweep(self._beside, self.alive)
                 self._post = Post(self._beside, number, presence.alive, self.calls)
             except OSError as error:
                 raise place.unusable(self.path, error) from error
 
     def rejoin(self) -> None:
         """The state in the database is not ours: open everything anew."""
-        self._verify_at = 0.0
         self._close_database()
         raise _Moved
 
-    def _inodes(self) -> tuple[int, int]:
-        """Of the database and the presence file; 0 for what is not there."""
+    def _inodes(self) -> tuple[int, ...]:
+        """Of the database, the presence file and SQLite's own; 0 for what is not there."""
         found: list[int] = []
-        for path in (self.path, os.path.join(self._beside, "presence")):
+        beside = os.path.join(self._beside, "presence")
+        for path in (self.path, beside, f"{self.path}-wal", f"{self.path}-shm"):
             try:
                 found.append(os.stat(path).st_ino)
-            except OSError:
+            except FileNotFoundError:
                 found.append(0)
-        return found[0], found[1]
+            except OSError as error:
+                raise place.unusable(self.path, error) from error
+        return tuple(found)
 
     def _close_database(self) -> None:
+        """A statement that is not finished would keep the files open, and the locks on them."""
         db, self._db = self._db, None
+        self._files = ()
         if db is not None:
-            del self.db, self.cursor
+            self.cursor.close()
             try:
                 db.close()
             except sqlite3.Error:  # pragma: no cover - nothing is to be done about it
                 log.warning("closing %s failed", self.path, exc_info=True)
 
-    def _leave(self) -> None:
-        self._close_database()
+    def _move(self) -> None:
+        """Everything anew; but the number is kept, for others may still see claims under it."""
         presence, self._presence = self._presence, None
         post, self._post = self._post, None
+        if presence is not None:
+            self._left.append(presence)
         if post is not None:
             post.close()
-        if presence is not None:
-            presence.close()
 
-    def leave(self) -> None:
-        """One client less; the last one closes everything."""
-        with _registry:
-            self.users -= 1
-            if self.users > 0:
-                return
-            if _sites.get(str(self.path)) is self:
-                del _sites[str(self.path)]
+    def close(self) -> None:
+        """Nobody uses it any more."""
         with self.mutex:
+            self._closed = True
+            if not self._doomed:  # a connection of the parent's must not be closed in its child
+                self._close_database()
             post = self._post
-            self._leave()
-        if post is not None:
-            post.join(1.0)
+            self._move()
+            if post is not None:
+                post.join(1.0)  # it still asks who is alive
+            while self._left:
+                self._left.pop().close()
 
     # -- fork -------------------------------------------------------------------------------------
 
-    def before_fork(self) -> bool:
-        """True: to be followed by `mutex.release()`. False: this very thread is inside."""
-        if self.entered:
-            return False
+    def before_fork(self) -> None:
+        """To be followed by `mutex.release()`."""
         self.mutex.acquire()
         self._close_database()
-        return True
 
-    def in_child(self) -> None:
-        """Nothing here is the child's. Its locks the kernel did not give it."""
+    def in_child(self) -> bool:
+        """Nothing here is the child's: close it, first of all what keeps the parent alive in the
+        eyes of others. False if the connection was carried through the fork."""
+        self._doomed = self._is_open()
+        for presence in (*self._left, *([self._presence] if self._presence else ())):
+            presence.drop()
         if self._post is not None:
             self._post.drop()
-        if self._presence is not None:
-            self._presence.close()
+        self._left.clear()
+        self._presence = self._post = None
+        return not self._doomed
 
-    # -- what can go wrong ------------------------------------------------------------------------
-
-    def _stuck(self, presence: Presence) -> str:
-        pid = presence.gate_holder()
-        who = f"process {pid}" if pid else "another process"
-        return (
-            f"{who} has been inside {self.path} for too long; if it was stopped (Ctrl-Z, a "
-            "debugger, SIGSTOP), continue or end it: nobody can use these locks before"
-        )
-
-    def _trouble(self, error: sqlite3.Error) -> HoldfastError:
-        code = error.sqlite_errorcode & 0xFF
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            self._verify_at = 0.0
-            return Misconfigured(
-                f"{self.path} is not a database that can be read ({error}). If it is only "
-                "holdfast's, delete it while nobody uses it; locks then start afresh"
-            )
-        hints = {
-            sqlite3.SQLITE_FULL: "the disk is full; make room, nothing is damaged",
-            sqlite3.SQLITE_READONLY: "it cannot be written; every process needs write access to "
-            "the file and its folder",
-            sqlite3.SQLITE_CANTOPEN: "it cannot be opened; every process needs write access to "
-            "the file and its folder",
-            sqlite3.SQLITE_BUSY: "somebody keeps it locked: a process that was stopped in the "
-            "middle of a request (Ctrl-Z, a debugger), a backup, a shell with an open transaction",
-            sqlite3.SQLITE_IOERR: "the disk failed to read or write; look at the system's log",
-        }
-        hint = hints.get(code, "an unexpected error of SQLite")
-        return Unavailable(f"cannot use {self.path}: {hint} ({error})")
-
-
-_sites: dict[str, Site] = {}
-_registry = threading.RLock()
-_forking: list[Site] = []
-
-
-def join(path: Path) -> Site:
-    """The process's site of this database; to be left by `Site.leave`. No I/O on the file."""
-    real = Path(os.path.realpath(path))
-    with _registry:
-        site = _sites.get(str(real))
-        if site is None:
-            site = _sites[str(real)] = Site(real)
-        site.users += 1
-        return site
-
-
-def _before() -> None:
-    _registry.acquire()
-    _forking.extend(site for site in list(_sites.values()) if site.before_fork())
-
-
-def _in_parent() -> None:
-    while _forking:
-        _forking.pop().mutex.release()
-    _registry.release()
-
-
-def _in_child() -> None:
-    global _registry
-    _registry = threading.RLock()
-    inherited = list(_sites.values())
-    _sites.clear()
-    for site in inherited:
-        site.in_child()
-        if site not in _forking:
-            # Its connection is open, and must never be closed here: it stays in this dictionary.
-            site.doomed = True
-            site.users = 1
-            site._presence = site._post = None
-            _sites[str(site.path)] = site
-    _forking.clear()
-
-
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    def _is_open(self) -> bool:
+        """Whether this process has the database open, by any connection."""
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink(f"/proc/self/fd/{fd}") == str(self.path):
+                    return True
+            except OSError:  # that of the listing itself
+                pass
+        return False

@@ -93,7 +93,7 @@ class Line:
         self, owner: str, process: int, mode: Mode, permits: int,
         expires: float, fence: int | None, info: str,
     ) -> None:  # fmt: skip
-        self.held[owner] = _held(expires, fence)
+        self.held[owner] = Held(expires, fence)
         self.mode = mode
         self.taken += permits
         self.processes.add(process)
@@ -120,7 +120,7 @@ class Store(Overview):
         epoch, execute = site.epoch, site.cursor.execute
         name, mode = claim.name.encode(), claim.mode
         execute("BEGIN IMMEDIATE")
-        word, reserved, held = execute(FREE, (name,)).fetchone() or ("", 0, 0)
+        ((word, reserved, held),) = execute(FREE, (name,)).fetchall() or [("", 0, 0)]
         # Only now: a token dated before we were alone in here could be older than another's.
         now = schema.now()
         token = epoch.token(now)
@@ -147,7 +147,7 @@ class Store(Overview):
         held = line.held.get(claim.owner)
         if held is not None:  # asking twice is asking once
             self.site.post.forget(claim.owner)
-            return held
+            return _held(*held)
         place = self._place(claim.owner)
         if place is not None:
             if enlist is not None:
@@ -160,7 +160,7 @@ class Store(Overview):
                 held = self._grant(line, name, wish, now)
                 if first is not None:
                     self._tell_first(line, name, first)
-                return held
+                return _held(*held)
         if enlist is None:
             return InLine(_holder(line.info), None, line.expires + schema.AHEAD)
         last, before, ahead = self.db.execute(LAST, (name, MANY)).fetchone() or (0, None, 0)
@@ -181,19 +181,20 @@ class Store(Overview):
         if place is not None:
             self._refresh(claim, place, now)
         line = self._advance(name, now)
-        answer: Held | InLine | Gone | None = line.held.get(claim.owner)
-        if answer is None and place is not None:
+        held = line.held.get(claim.owner)
+        answer: Held | InLine | Gone = Gone("not in line")
+        if held is not None:
+            answer = _held(*held)
+        elif place is not None:
             answer = self._in_line(line, name, claim.owner, place)
-        else:
+        if not isinstance(answer, InLine):
             self.site.post.forget(claim.owner)
         self.end()
-        return answer or Gone("not in line")
+        return answer
 
     def renew(self, claims: Sequence[Claim]) -> list[bool]:
         now, number = schema.now(), self.site.number
         rows = [(now + c.ttl, number, c.name.encode(), c.owner, now) for c in claims]
-        if len(rows) == 1:
-            return [self.db.execute(RENEW, rows[0]).rowcount == 1]
         self.begin()
         if self.db.executemany(RENEW, rows).rowcount == len(rows):
             held = [True] * len(rows)
@@ -243,7 +244,7 @@ class Store(Overview):
                 " ORDER BY place LIMIT 1", (name, place),
             ).fetchone()  # fmt: skip
             if behind is not None:
-                self.site.outbox.append((*behind, None))
+                self._mail.append((*behind, None))
         self.end()
 
     def evict(self, name: str) -> int:
@@ -280,7 +281,7 @@ class Store(Overview):
                     self._tell_first(line, name, first)
                     break
                 held = self._grant(line, name, first, now)
-                site.outbox.append((first.process, first.owner, held))
+                self._mail.append((first.process, first.owner, held))
             db.execute("DELETE FROM waiters WHERE name = ? AND place = ?", (name, first.place))
         return line
 
@@ -316,7 +317,7 @@ class Store(Overview):
         missing = not line.processes <= _processes(first.depends)
         if missing or line.expires < first.look_at - LATER:
             self.db.execute(DEPEND, (line.expires, _depends(line.processes), name, first.place))
-            self.site.outbox.append((first.process, first.owner, None))
+            self._mail.append((first.process, first.owner, None))
 
     def _in_line(self, line: Line, name: bytes, owner: str, place: int) -> InLine:
         """What to tell a claim that stands in line, at this place."""
@@ -360,6 +361,7 @@ class Store(Overview):
 
 
 def _held(expires: float, fence: int | None) -> Held:
+    """As the clock of this process counts; in the file and in mail it is the host's."""
     return Held(expires + schema.AHEAD, fence)
 
 

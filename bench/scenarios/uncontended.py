@@ -1,0 +1,84 @@
+"""Uncontended acquire and release: what a lock costs when nobody else wants it.
+
+Floors: over memory:// and over a network one raw loopback round trip pair (the least that acquire
+and release over any network need), over SQLite two bare statements, among file locks flock. Turns
+are so short, some milliseconds, that a busy moment of the machine strikes everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench.crew import PLACEMENTS, SAME, Crew, crews
+from bench.entrants import Entrant
+from bench.peers import THREADS
+from bench.session import Case, Comparison, Goal, Plan, against_all, alternating
+from bench.stats import Figures, latencies
+
+__all__ = ["run"]
+
+NAME = "uncontended"
+FLOOR_OF = {"sqlite": "two SQLite statements"}  # by scheme
+NETWORK = "loopback round trips"
+TURN = 0.01
+
+
+def run(plan: Plan) -> Iterator[Case]:
+    field = plan.field
+    targets = field.targets()
+    peers = field.peers(THREADS)
+    styles = [
+        target.having(style, style=style) for target in targets for style in ("with", "async with")
+    ]
+    floors = dict.fromkeys(FLOOR_OF.get(target.scheme, NETWORK) for target in targets)
+    entrants = [*targets, *styles, *(field.floor(name) for name in floors), *peers]
+    with crews(entrants) as everybody:
+        for placement in PLACEMENTS:
+            for crew in everybody:
+                crew.place(placement)
+                crew.ask("cycles", name="one", seconds=0.0)  # the first ones are slow
+            yield Case(
+                NAME,
+                "acquire, release",
+                placement,
+                _in_short_turns(plan, everybody),
+                list(_comparisons([*targets, *styles], peers)),
+                [goal for target in targets for goal in goals(target, placement)],
+                {crew.entrant.label: crew.version for crew in everybody},
+            )
+
+
+def goals(target: Entrant, placement: str) -> Iterator[Goal]:
+    if target.scheme == "memory" and placement == SAME:
+        for style in ("", " with"):
+            yield Goal(target.label + style, "p50", at_most=1.0, against=NETWORK)
+    if target.scheme == "sqlite":
+        yield Goal(target.label, "p50", at_most=1 / 1.5, against="filelock")
+        yield Goal(target.label, "p50", at_most=3.0, against=FLOOR_OF["sqlite"])
+
+
+def _comparisons(ours: Sequence[Entrant], peers: Sequence[Entrant]) -> Iterator[Comparison]:
+    for entrant in ours:
+        yield Comparison(entrant.label, FLOOR_OF.get(entrant.scheme, NETWORK), "p50")
+    by_hand = [entrant.label for entrant in ours if "style" not in entrant.options]
+    labels = [peer.label for peer in peers]
+    yield from against_all(by_hand, labels, "p50")
+    if "flock" in labels:
+        for label in labels:
+            if label in ("filelock", "portalocker"):
+                yield Comparison(label, "flock", "p50")
+
+
+def _in_short_turns(plan: Plan, everybody: Sequence[Crew]) -> dict[str, list[Figures]]:
+    runs: dict[str, list[Figures]] = {crew.entrant.label: [] for crew in everybody}
+    orders = alternating(everybody)
+    for _ in range(plan.pairs):
+        samples: dict[str, list[int]] = {label: [] for label in runs}
+        for _ in range(int(plan.amount(20, 1))):
+            for crew in next(orders):
+                samples[crew.entrant.label] += crew.ask(
+                    "cycles", name="one", seconds=plan.amount(TURN, 0.001)
+                )[0]
+        for label, taken in samples.items():
+            runs[label].append({**latencies(taken), "ops per s": len(taken) / sum(taken) * 1e9})
+    return runs

@@ -1,0 +1,64 @@
+"""Two hundred waiters in four processes merely wait: what does that cost the machine?
+
+Somebody else holds the lock the whole time; the CPU seconds of the waiting processes are counted
+from when all stand in line. Nothing to wait for means nothing to do: whoever polls shows here.
+Seconds of CPU do not wobble with placement, so everybody runs once, spread over the cores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from bench.crew import SPLIT, Crew
+from bench.peers import PROCESSES
+from bench.session import Case, Goal, Plan, against_all
+from bench.stats import Figures, Turn
+
+__all__ = ["run"]
+
+WAITERS = 200
+KEY = "CPU % of a core"
+LIMIT = 180.0
+
+
+def run(plan: Plan) -> Iterator[Case]:
+    targets, peers = plan.field.targets(PROCESSES), plan.field.peers(PROCESSES)
+    if not targets:
+        return
+    waiters = int(plan.amount(WAITERS, 8))
+    runs: dict[str, list[Figures]] = {}
+    versions: dict[str, str] = {}
+    for entrant in [*targets, *peers]:
+        with Crew(entrant) as holder, Crew(entrant, plan.processes) as crew:
+            crew.place(SPLIT)
+            runs[entrant.label] = [
+                _wait(crew, holder, waiters, plan.amount(20, 0.2), plan.amount(2, 0.2))
+            ]
+            versions[entrant.label] = crew.version
+    yield Case(
+        "waiting",
+        f"{waiters} waiters in {plan.processes} processes",
+        SPLIT,
+        runs,
+        against_all([t.label for t in targets], [p.label for p in peers], KEY),
+        [Goal(target.label, KEY, at_most=1) for target in targets] if not plan.quick else [],
+        versions,
+    )
+
+
+def _wait(crew: Crew, holder: Crew, waiters: int, seconds: float, settle: float) -> Figures:
+    holder.ask("take", name="one")
+    crew.ask_each("stand", [{"name": "one", "waiters": p} for p in crew.shared_out(waiters)])
+    time.sleep(settle)
+    before, began = sum(crew.ask("cpu")), time.monotonic()
+    time.sleep(seconds)
+    after, took = sum(crew.ask("cpu")), time.monotonic() - began
+    [given] = holder.ask("give", name="one")
+    got = [Turn(*turn).got for turns in crew.ask("stood", limit=LIMIT) for turn in turns]
+    return {
+        "CPU s": after - before,
+        KEY: (after - before) / took * 100,
+        "seconds": took,
+        "all served after s": (max(got) - given) / 1e9,
+    }

@@ -1,0 +1,213 @@
+"""Holds under random kills, pauses, forks and clock steps of the client: zero violations?
+
+    python -m tests.stress                          sqlite, in a folder of its own
+    python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
+
+Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
+made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
+the same seed again is another try of the same kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from tests.stress.actor import LONGEST
+from tests.stress.check import Liveness, Violation, judge, liveness
+from tests.stress.crew import Crew, Run
+from tests.stress.history import History, gather
+from tests.stress.leftovers import leftovers
+from tests.stress.record import now, read
+from tests.stress.resource import writes
+
+LAST = 10.0
+"""Of the seconds allowed, what finishing and checking may take."""
+MOMENT = 2.0
+"""Until the next one is served, when a holder is done or its death was seen: this machine may be
+busy. Where only the end of a lease frees what the dead hold, that long after a lease."""
+SHOWN = 20
+
+
+@dataclass
+class Result:
+    seed: int
+    wanted: int
+    seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter[str])
+    live: Liveness = field(default_factory=Liveness)
+    violations: list[Violation] = field(default_factory=list[Violation])
+
+    @property
+    def status(self) -> int:
+        if self.violations:
+            return 1
+        return 0 if self.counts["holds"] >= self.wanted else 2
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            **self.counts,
+            "unserved_p50_ms": round(self.live.quantile(0.5) * 1e3, 3),
+            "unserved_p99_ms": round(self.live.quantile(0.99) * 1e3, 3),
+            "unserved_max_ms": round(self.live.worst * 1e3, 3),
+            "unserved_longest": self.live.longest,
+            "rate_below": 3 / max(1, self.counts["holds"]),
+            "violations": [violation._asdict() for violation in self.violations],
+        }
+
+    def text(self) -> str:
+        def ms(share: float) -> str:
+            return f"{self.live.quantile(share) * 1e3:.2f} ms"
+
+        done = ", ".join(f"{count} {what}" for what, count in self.counts.items())
+        lines = [
+            f"{done}; {self.seconds:.0f} s, seed {self.seed}",
+            f"nobody held although somebody waited (no worker stopped): median {ms(0.5)}, "
+            f"99 % {ms(0.99)}, longest {self.live.worst * 1e3:.2f} ms; {len(self.live.gaps)} "
+            "hand-overs",
+        ]
+        if self.status == 2:
+            lines.append(f"time ran out before {self.wanted} holds")
+        kinds = Counter(violation.kind for violation in self.violations)
+        lines += [f"{kind}: {count}" for kind, count in kinds.items()]
+        lines += [f"  {v.kind}: {v.text}" for v in self.violations[:SHOWN]]
+        holds = self.counts["holds"]
+        if not self.violations and holds:
+            lines.append(
+                f"0 violations in {holds} holds: at most {3 / holds:.1e} of all holds (95 %)"
+            )
+        elif self.violations:
+            lines.append(f"{len(self.violations)} VIOLATIONS, seed {self.seed}")
+        return "\n".join(lines)
+
+
+class Progress:
+    """A line that is written over, at a terminal; else one every ten seconds."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._began = now()
+        self._tty = sys.stderr.isatty()
+        self._next = now()
+
+    def show(self, crew: Crew, begun: int) -> None:
+        moment = now()
+        if moment < self._next:
+            return
+        self._next = moment + (0.5 if self._tty else 10.0)
+        faults = ", ".join(f"{count} {what}" for what, count in sorted(crew.did.items()))
+        rate = begun / max(0.1, moment - self._began)
+        line = f"{begun}/{self._wanted} holds, {rate:.0f}/s; {faults}"
+        print(f"\r\033[K{line}" if self._tty else line, end="" if self._tty else "\n",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    def end(self) -> None:
+        if self._tty:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def stress(run: Run, alone: bool, wanted: int, seconds: float) -> Result:
+    result = Result(run.seed, wanted)
+    began = now()
+    deadline = began + max(seconds - LAST, seconds / 2)
+    crew = Crew(run)
+    progress = Progress(wanted)
+    try:
+        crew.start()
+        count_at, begun = 0.0, 0
+        while begun < wanted and now() < deadline:
+            crew.advance()
+            if now() >= count_at:
+                begun, count_at = crew.begun(), now() + 0.25
+                progress.show(crew, begun)
+        crew.finish()
+    finally:
+        progress.end()
+        crew.close()
+    left = leftovers(run.url, run.prefix, alone, LONGEST + MOMENT)
+    with holdfast.connect(run.url) as locks:
+        sees_deaths = locks.capabilities.crash_release == "process"
+    judged(result, crew, MOMENT if sees_deaths else LONGEST + MOMENT)
+    result.violations += [Violation("left over", text) for text in left]
+    result.seconds = now() - began
+    return result
+
+
+def judged(result: Result, crew: Crew, limit: float) -> None:
+    folder = crew.run.folder
+    faults = {"killed": crew.killed, "stops": crew.stops}  # for who looks at what was kept
+    (folder / "faults.json").write_text(json.dumps(faults))
+    history = History()
+    for path in sorted(folder.glob("*.log")):
+        kind, _, number = path.stem.partition("-")
+        killed = crew.killed.get(int(number)) if kind == "worker" else None
+        gather(history, path.stem, read(path), killed)
+    accepted = list(writes(folder))
+    result.live = liveness(history.holds, history.waits, crew.stops, limit)
+    result.violations += judge(history.holds, accepted)
+    result.violations += result.live.violations
+    result.violations += [Violation("unexpected", text) for text in crew.wrong]
+    result.counts.update(
+        {
+            "holds": len(history.holds),
+            "kills": crew.did["kills"],
+            "pauses": crew.did["pauses"],
+            "forks": len(list(folder.glob("child-*.log"))),
+            "clock steps": crew.did["clock steps"],
+            "losses seen": sum(hold.lost for hold in history.holds),
+            "writes": len(accepted),
+            "refused stale writes": sum(hold.refused is not None for hold in history.holds),
+            "gave up": history.gave_up,
+            "unavailable": history.unanswered,
+        }
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stress", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("url", nargs="?", help="the store (default: sqlite, in a fresh folder)")
+    parser.add_argument("--holds", type=int, default=100_000)
+    parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--actors", type=int, default=4, help="threads or tasks in each (4)")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=600.0, help="for all of it (600)")
+    parser.add_argument("--calm", type=float, default=0.35, help="seconds between faults (0.35)")
+    parser.add_argument("--keep", type=Path, help="a new folder for the records, which stays")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
+    seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
+    folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
+    folder.mkdir(exist_ok=True)
+    try:
+        url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
+        with holdfast.connect(url) as locks:
+            if not locks.capabilities.cross_process:
+                parser.error(f"{url} is of one process alone")
+        prefix = f"stress-{random.randrange(1 << 32):08x}:"
+        run = Run(url, folder, prefix, seed, asked.processes, asked.actors, asked.calm)
+        result = stress(run, asked.url is None, asked.holds, asked.seconds)
+    finally:
+        if not asked.keep:
+            shutil.rmtree(folder)
+    print(json.dumps(result.document(), indent=2) if asked.json else result.text())
+    return result.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
