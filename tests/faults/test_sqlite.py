@@ -66,7 +66,7 @@ def sql(path: Path, statement: str, *values: object) -> list[tuple[object, ...]]
 # -- deaths ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("R2", "holder killed -9", "crash release")
+@pytest.mark.req("R2", "holder killed -9", "a death is noticed at once")
 def test_a_dead_holder_is_noticed_at_once_by_who_waits(url: str, locks: holdfast.Locks) -> None:
     with Peer(url) as peer:
         peer.acquire(f"lock('x', ttl={LONG})")
@@ -83,7 +83,7 @@ def test_a_dead_holder_is_noticed_at_once_by_who_waits(url: str, locks: holdfast
         thread.join()
 
 
-@pytest.mark.req("R2", "holder killed -9", "crash release")
+@pytest.mark.req("R2", "holder killed -9", "a death is noticed at once")
 def test_a_dead_holder_is_noticed_by_a_try(url: str, locks: holdfast.Locks) -> None:
     with Peer(url) as peer:
         peer.acquire(f"lock('x', ttl={LONG})")
@@ -94,7 +94,7 @@ def test_a_dead_holder_is_noticed_by_a_try(url: str, locks: holdfast.Locks) -> N
         lease.release()
 
 
-@pytest.mark.req("R2", "crash release")
+@pytest.mark.req("R2", "a death is noticed at once")
 def test_an_asyncio_waiter_notices_a_dead_holder(url: str) -> None:
     async def main() -> None:
         async with aio.connect(url) as locks:
@@ -125,7 +125,7 @@ def test_dead_waiters_are_passed_over(url: str, locks: holdfast.Locks) -> None:
         assert three.result() is True
 
 
-@pytest.mark.req("R2", "waiter killed", "crash release")
+@pytest.mark.req("R2", "waiter killed", "a death is noticed at once")
 def test_who_waits_behind_a_dead_waiter_notices_the_holders_death(
     url: str, locks: holdfast.Locks
 ) -> None:
@@ -140,7 +140,7 @@ def test_who_waits_behind_a_dead_waiter_notices_the_holders_death(
         assert second.result() is True
 
 
-@pytest.mark.req("R2", "crash release", "law 4")
+@pytest.mark.req("R2", "a death is noticed at once", "law 4")
 def test_who_waits_behind_one_that_leaves_notices_the_holders_death(
     url: str, locks: holdfast.Locks
 ) -> None:
@@ -157,7 +157,7 @@ def test_who_waits_behind_one_that_leaves_notices_the_holders_death(
         assert second.result() is True
 
 
-@pytest.mark.req("R2", "crash release", "law 4")
+@pytest.mark.req("R2", "a death is noticed at once", "law 4")
 def test_who_waits_behind_one_that_leaves_notices_deaths_further_ahead(
     url: str, locks: holdfast.Locks
 ) -> None:
@@ -176,7 +176,7 @@ def test_who_waits_behind_one_that_leaves_notices_deaths_further_ahead(
         assert third.result() is True
 
 
-@pytest.mark.req("R2", "crash release", "B5")
+@pytest.mark.req("R2", "a death is noticed at once", "B5")
 def test_every_holder_of_a_semaphore_is_watched(url: str, locks: holdfast.Locks) -> None:
     """The second in line depends on the first, which is then granted beside another holder: whose
     death must be noticed too."""
@@ -193,7 +193,7 @@ def test_every_holder_of_a_semaphore_is_watched(url: str, locks: holdfast.Locks)
         assert second.result() is True
 
 
-@pytest.mark.req("R2", "R10", "crash release")
+@pytest.mark.req("R2", "R10", "a death is noticed at once")
 def test_a_writer_notices_the_death_of_a_reader_that_came_in_beside_others(
     url: str, locks: holdfast.Locks
 ) -> None:
@@ -331,7 +331,7 @@ def somebody_inside(path: Path) -> Iterator[int]:
         intruder.communicate()
 
 
-@pytest.mark.req("law 2", "busy is not unavailable")
+@pytest.mark.req("law 2", "server hangs")
 def test_a_process_stopped_inside_makes_it_unavailable_and_says_who(url: str, path: Path) -> None:
     with holdfast.connect(url, request_timeout=0.3) as locks:
         lease = locks.lock("mine", ttl=LONG).acquire()
@@ -347,7 +347,7 @@ def test_a_process_stopped_inside_makes_it_unavailable_and_says_who(url: str, pa
             pass
 
 
-@pytest.mark.req("event loop", "B3")
+@pytest.mark.req("asyncio is not blocked", "B3")
 def test_asyncio_goes_on_while_the_file_is_busy(url: str, path: Path) -> None:
     async def main() -> None:
         async with aio.connect(url) as locks:
@@ -405,7 +405,7 @@ def test_a_paused_holder_finds_a_newer_token(url: str, locks: holdfast.Locks) ->
 # -- files that vanish -----------------------------------------------------------------------------
 
 
-@pytest.mark.req("key deleted by hand", "B1", "B2")
+@pytest.mark.req("key deleted by hand, FLUSHALL", "B1", "B2")
 def test_the_file_is_deleted_under_a_holder(path: Path, locks: holdfast.Locks) -> None:
     lock = locks.lock("x", ttl=LONG, renew=0.1)
     lease = lock.acquire()
@@ -419,7 +419,7 @@ def test_the_file_is_deleted_under_a_holder(path: Path, locks: holdfast.Locks) -
         assert sql(path, "SELECT count(*) FROM holders") == [(1,)]
 
 
-@pytest.mark.req("key deleted by hand", "R1")
+@pytest.mark.req("key deleted by hand, FLUSHALL", "R1")
 def test_the_folder_of_presence_is_deleted_under_a_holder(url: str, path: Path) -> None:
     """Then nobody can tell who lives: a claim lasts until its time is over, and not shorter."""
     with Peer(url) as peer, holdfast.connect(url) as locks:
@@ -456,7 +456,7 @@ def test_after_a_restart_of_the_host_nothing_is_held(
 ANOTHER_BOOT = "UPDATE state SET boot = 'another', epoch = 'another:1'"
 
 
-@pytest.mark.req("R1", "network filesystem")
+@pytest.mark.req("R1", "SQLite: disk full, read-only, network filesystem")
 def test_two_kernels_at_one_file_are_noticed(url: str, path: Path, locks: holdfast.Locks) -> None:
     with locks.lock("x"):
         pass
@@ -465,7 +465,7 @@ def test_two_kernels_at_one_file_are_noticed(url: str, path: Path, locks: holdfa
         locks.lock("x", timeout=0.3).acquire()
 
 
-@pytest.mark.req("R1", "container")
+@pytest.mark.req("R1", "containers share the file")
 def test_a_container_with_a_boot_id_of_its_own_is_refused_while_others_live(
     url: str, path: Path
 ) -> None:
@@ -478,7 +478,7 @@ def test_a_container_with_a_boot_id_of_its_own_is_refused_while_others_live(
         assert sql(path, "SELECT count(*) FROM holders") == [(1,)]
 
 
-@pytest.mark.req("client wall clock", "B1")
+@pytest.mark.req("client wall clock +-1 h", "B1")
 def test_the_wall_clock_decides_nothing(
     url: str, locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,7 +543,7 @@ def test_a_token_is_dated_when_the_lock_is_taken_and_not_before(
             assert lease.fence > others[1]
 
 
-@pytest.mark.req("R1", "container")
+@pytest.mark.req("R1", "containers share the file")
 def test_a_container_with_a_clock_of_its_own(url: str, locks: holdfast.Locks) -> None:
     """In a time namespace the boot clock is another; the file's times are the host's."""
     user = ["--user", "--map-root-user"] if os.getuid() != 0 else []

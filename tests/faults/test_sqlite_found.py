@@ -90,7 +90,7 @@ def test_a_client_that_comes_while_the_last_one_closes_stays_alive(
     lease[0].release()
 
 
-@pytest.mark.req("R1", "disk full")
+@pytest.mark.req("R1", "SQLite: disk full, read-only, network filesystem")
 def test_a_grant_that_was_rolled_back_is_never_told(locks: holdfast.Locks, url: str) -> None:
     holder = locks.lock("x", ttl=LONG).acquire()
     assert holder
@@ -121,7 +121,7 @@ def test_a_grant_that_was_rolled_back_is_never_told(locks: holdfast.Locks, url: 
         assert holder.release()
 
 
-@pytest.mark.req("R1", "key deleted by hand", "B2")
+@pytest.mark.req("R1", "key deleted by hand, FLUSHALL", "B2")
 def test_the_log_of_the_database_is_deleted_under_a_holder(
     url: str, path: Path, locks: holdfast.Locks
 ) -> None:
@@ -140,7 +140,7 @@ def test_the_log_of_the_database_is_deleted_under_a_holder(
             assert refused(peer)
 
 
-@pytest.mark.req("R1", "key deleted by hand")
+@pytest.mark.req("R1", "key deleted by hand, FLUSHALL")
 def test_a_renewal_in_another_epoch_does_not_look_dead(url: str, path: Path) -> None:
     with holdfast.connect(url) as locks, Peer(url) as peer:
         lease = locks.lock("x", ttl=LONG, renew=False).acquire()

@@ -118,7 +118,7 @@ MOUNTS = """\
 """
 
 
-@pytest.mark.req("network filesystem")
+@pytest.mark.req("SQLite: disk full, read-only, network filesystem")
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
@@ -229,7 +229,7 @@ print(sqlite3.connect(f"{disk}/locks.db").execute("PRAGMA integrity_check").fetc
 """
 
 
-@pytest.mark.req("disk full, read-only")
+@pytest.mark.req("SQLite: disk full, read-only, network filesystem")
 @pytest.mark.parametrize(
     ("kind", "message"), [("full", "the disk is full"), ("read-only", "cannot be|Read-only")]
 )

@@ -52,6 +52,7 @@ __all__ = [
 T = TypeVar("T")
 
 LITTLE = 0.01
+RELEASED = Released()
 NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
 INSIDE = "asked from inside the store, by a finaliser"
@@ -322,7 +323,7 @@ class LocalBackend:
             answer = store.release(claim, tombstone)
         if isinstance(answer, Unknown):
             return answer
-        return Released() if answer else AlreadyLost(NOT_OURS)
+        return RELEASED if answer else AlreadyLost(NOT_OURS)
 
     def _enlist(self, claim: Claim) -> Call:
         """The store puts this claim in line: here is how to call it."""

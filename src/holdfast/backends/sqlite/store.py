@@ -29,12 +29,13 @@ from holdfast.types import Claim, Mode
 
 __all__ = ["Store"]
 
-MANY = 1000
+MANY = 100
 """How far the line is counted for a message."""
 
 SWEEP = 60.0
 """Every so many seconds of use, what is over and was never asked for again is looked for."""
 
+AHEAD = schema.AHEAD
 PERMITS = Mode.PERMITS  # an Enum's attributes are slow
 
 FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
@@ -134,7 +135,7 @@ class Store(Overview):
                  fence, self._text(claim.info)),
             )  # fmt: skip
             execute("COMMIT")
-            return _held(expires, fence)
+            return Held(expires + AHEAD, fence)
         self.joined(word, reserved)
         answer = self._attempt(claim, name, enlist, now)
         self.end()
