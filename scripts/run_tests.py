@@ -3,9 +3,11 @@
     python scripts/run_tests.py all [pytest arguments]
     python scripts/run_tests.py quick [pytest arguments]
 
-`all` is the whole suite on this interpreter, real servers included, then the tests that need
-neither servers nor minutes on every other supported interpreter that `scripts/find-python --all`
-finds, each in an environment of its own (.venv-3.12, ...). The last line sums up, as pytest does.
+`all` is the whole suite on this interpreter, real servers included; beside it, one after the other,
+the tests that need neither servers nor minutes on every other supported interpreter that
+`scripts/find-python --all` finds, each in an environment of its own (.venv-3.12, ...); what they
+print comes afterwards. (Tests mostly wait; and a machine with other things to do is what locks live
+on.) The last line sums up, as pytest does.
 Exit status: 0 when every run passed, else 1; 130 when interrupted.
 """
 
@@ -13,10 +15,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
@@ -27,23 +31,18 @@ PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 def main(kind: str, arguments: list[str]) -> int:
     began = time.monotonic()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    runs = {
-        here: run(here, Path(sys.executable), [*(QUICK if kind == "quick" else ()), *arguments])
-    }
+    runs: dict[str, Counter[str]] = {}
+    beside = threading.Thread(target=run_others, args=(here, arguments, runs))
     if kind == "all":
-        for version, python in others(here):
-            directory = f".venv-{version}"
-            say(f"Python {version}")
-            made = subprocess.run(
-                ["scripts/venv", directory, "test", python], cwd=ROOT, check=False
-            )
-            if made.returncode != 0:
-                runs[version] = Counter(errors=1)
-                continue
-            paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
-            runs[version] = run(
-                version, ROOT / directory / "bin/python", [*QUICK, *paths, *arguments]
-            )
+        beside.start()
+    quick = QUICK if kind == "quick" else ()
+    mine = run(here, Path(sys.executable), [*quick, *arguments])
+    if kind == "all":
+        beside.join()
+    for version in runs:
+        say(f"Python {version}")
+        print(log_of(version).read_text(), flush=True)
+    runs = {here: mine, **runs}
     total = sum(runs.values(), Counter[str]())
     each = ", ".join(f"Python {version}: {count['passed']}" for version, count in runs.items())
     print(f"passed on {each}")
@@ -53,6 +52,26 @@ def main(kind: str, arguments: list[str]) -> int:
     seconds = time.monotonic() - began
     print(f"{total['passed']} passed, {total['failed']} failed{tail}{skipped} in {seconds:.1f}s")
     return 1 if bad else 0
+
+
+def run_others(here: str, arguments: list[str], runs: dict[str, Counter[str]]) -> None:
+    for version, python in others(here):
+        directory = f".venv-{version}"
+        log_of(version).parent.mkdir(exist_ok=True)
+        with log_of(version).open("w") as log:
+            made = subprocess.run(
+                ["scripts/venv", directory, "test", python],
+                cwd=ROOT, check=False, stdout=log, stderr=log,
+            )  # fmt: skip
+            runs[version] = Counter(errors=1)
+            if made.returncode == 0:
+                paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
+                python = str(ROOT / directory / "bin/python")
+                runs[version] = run(version, Path(python), [*QUICK, *paths, *arguments], log)
+
+
+def log_of(version: str) -> Path:
+    return ROOT / "build" / f"tests-{version}.log"
 
 
 def others(here: str) -> list[tuple[str, str]]:
@@ -68,13 +87,17 @@ def _split(line: str) -> tuple[str, str, str]:
     return line.partition(" ")
 
 
-def run(version: str, python: Path, arguments: list[str]) -> Counter[str]:
+def run(
+    version: str, python: Path, arguments: list[str], log: IO[str] | None = None
+) -> Counter[str]:
     """One run of pytest, its output passed on as it comes; the counts of its outcomes."""
     report = ROOT / "build" / f"tests-{version}.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", f"--junit-xml={report}", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False, stdout=log, stderr=log
+    )
     if ended.returncode not in (0, 1) or not report.exists():
         say(f"pytest on Python {version} ended with status {ended.returncode}")
         return Counter(errors=1)

@@ -1,75 +1,94 @@
-"""The command line, `holdfast`. Standard library only in this version.
+"""The command line, `holdfast`. Needs the extra `cli` (click, rich); importing this does not.
 
-Contract: an expected error is one line on stderr, never a traceback. Exit status: 0 done; 1 it did
-not work, the line says why; 2 wrong usage; 130 interrupted; 141 nobody reads the output any more.
-Partner: `docs/reference/cli.md`.
+Contract: an expected error is one line on stderr that says what to do, never a traceback; the exit
+statuses are in `outcome.py`. Partner: `docs/reference/cli.md`.
 """
 
 from __future__ import annotations
 
-import argparse
+import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
-import holdfast
-from holdfast.cli import demo
+from holdfast.cli import outcome
 
-__all__ = ["main", "parser"]
+if TYPE_CHECKING:
+    import click
 
-EPILOG = """\
-exit status:
-  0  done
-  1  it did not work; one line on stderr says why
-  2  wrong usage
-  130, 141  interrupted; nobody reads the output any more
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole grammar, in one place: `tests/test_docs.py` reads it too."""
-    raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
-        prog="holdfast",
-        description="Distributed locks that know when they are no longer yours.",
-        epilog=EPILOG,
-        formatter_class=raw,
-        allow_abbrev=False,
-    )
-    top.add_argument("--version", action="version", version=f"holdfast {holdfast.__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    commands.add_parser(
-        "demo",
-        help="see it at work: ten seconds, real locks, nothing staged",
-        description="Threads and a task contend for real locks of a memory:// store, and what\n"
-        "happens is measured and drawn. Set NO_COLOR to have it without colour.",
-        epilog=EPILOG,
-        formatter_class=raw,
-    )
-    return top
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: parse, run, turn errors into one line and an exit status."""
-    # What the library logs is for programs; here it would be written over the drawing.
+    # What the library logs is for programs; here it would be written over tables and drawings.
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
-    grammar = parser()
-    given = grammar.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            null = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, open(null, "w", closefd=False))  # noqa: SIM115 - as long as we live
+        elif isinstance(stream, io.TextIOWrapper):  # what it cannot encode is escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
-        if given.command is None:
-            grammar.print_help()
-            return 0
-        status = demo.play(sys.stdout)
-        sys.stdout.flush()
+        status = _run(words)
+        _out().flush()
         return status
     except KeyboardInterrupt:
-        print("\nholdfast: interrupted", file=sys.stderr)
-        return 130
+        outcome.say("interrupted")
+        return outcome.INTERRUPTED
     except BrokenPipeError:
         # What is still buffered cannot be written either: give the interpreter's exit a place.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (holdfast.HoldfastError, OSError) as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _out().fileno())
+        return outcome.BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("click", "rich"):
+            return outcome.report(error)
+        outcome.say(f"the command line needs {error.name}: pip install 'holdfast[cli]'")
+        return outcome.FAILED
+    except Exception as error:  # noqa: BLE001 - nobody shall have to read a traceback
+        return outcome.report(error, *_urls(words))
+
+
+def _out() -> TextIO:
+    assert sys.stdout is not None
+    return sys.stdout
+
+
+def _run(words: list[str]) -> int:
+    import click
+
+    from holdfast.cli.app import app
+    from holdfast.cli.completion import VARIABLE
+
+    if VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {}, "holdfast", VARIABLE, os.environ[VARIABLE])
+    try:
+        # Not `app.main`: it has views of its own on errors, interrupts and closed pipes.
+        with app.make_context("holdfast", words) as context:
+            return int(app.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.Abort:  # Ctrl-C at a question
+        return outcome.INTERRUPTED
+    except click.ClickException as error:
+        outcome.say(_usage(error), *_urls(words))
+        return outcome.USAGE
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "holdfast"
+    message = error.format_message().rstrip(".")
+    end = "" if message.endswith("?") else "."
+    return f"{message[:1].lower()}{message[1:]}{end} See '{path} --help'"
+
+
+def _urls(words: Sequence[str]) -> list[str]:
+    """Where on the command line a password may be."""
+    return [word for word in words if "://" in word]

@@ -1,8 +1,10 @@
-"""The terminal: colours that may be absent, lines from several threads, and a drawn timeline.
+"""The terminal: the one place that knows of colours, widths, and what a terminal must not be told.
 
-Contract: nothing depends on colour alone; without a terminal, with NO_COLOR or TERM=dumb there are
-no escape sequences, and where the encoding lacks the drawing characters plain ones are used.
-Partner: `demo.py`.
+Contract: nothing depends on colour alone. Without a terminal, with NO_COLOR or TERM=dumb there are
+no colours (and no cursor movements, except that NO_COLOR leaves a live table live); where the
+encoding lacks the drawing characters plain ones are used. Text that comes from a store is shown by
+`clean`: a lock's name cannot move the cursor, hide, or reverse a line.
+Partners: `tables.py`, `demo.py`.
 """
 
 from __future__ import annotations
@@ -10,43 +12,180 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import textwrap
-import threading
+import sys
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Literal, NoReturn, TextIO
 
-__all__ = ["Row", "Screen", "Span"]
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = [
+    "PALETTE",
+    "Column",
+    "Row",
+    "Screen",
+    "Span",
+    "clean",
+    "cut",
+    "open_screen",
+    "table",
+    "timeline",
+]
 
 # Middle tones of the 256 colours: readable on black and on white.
 PALETTE = {
-    "blue": "38;5;33",
-    "orange": "38;5;166",
-    "green": "38;5;35",
-    "pink": "38;5;163",
-    "teal": "38;5;37",
-    "red": "38;5;160",
-    "grey": "38;5;244",
-    "bold": "1",
+    "blue": "color(32)",
+    "orange": "color(166)",
+    "green": "color(28)",
+    "pink": "color(163)",
+    "teal": "color(30)",
+    "red": "color(160)",
+    "grey": "color(244)",
+    "bold": "bold",
+    "": "none",
 }
+
+
+class Screen(Console):
+    """Where everything is printed."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError  # `main` knows what to do; rich would exit with 1
+
+    def paint(self, text: str, colour: str = "") -> None:
+        """A paragraph of our own text."""
+        self.hang(Text(), text, colour)
+
+    def hang(self, head: Text, body: str, colour: str = "") -> None:
+        """A paragraph whose lines stand behind its head."""
+        room = min(self.width, 100) - head.cell_len
+        for number, line in enumerate(Text(body, PALETTE[colour]).wrap(self, room)):
+            line.rstrip()
+            self.print(Text.assemble(head if number == 0 else " " * head.cell_len, line))
+
+    @property
+    def moves(self) -> bool:
+        """Whether something can be drawn over what was drawn before."""
+        return self.is_terminal and not self.is_dumb_terminal
+
+
+def open_screen(out: TextIO | None = None) -> Screen:
+    out = out or sys.stdout
+    terminal = out is not None and out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return Screen(
+        file=out,
+        force_terminal=terminal,
+        color_system="256" if terminal and not os.environ.get("NO_COLOR") else None,
+        width=max(40, shutil.get_terminal_size((80, 24)).columns),
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+# -- text from elsewhere ---------------------------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """What may be shown of it: control, formatting and unpaired characters become escapes."""
+    return "".join(c if c == " " or _harmless(c) else _escape(c) for c in text)
+
+
+def _harmless(character: str) -> bool:
+    return unicodedata.category(character)[0] not in "CZ"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def cut(text: str, width: int, ellipsis: str = "…") -> str:
+    """At most so many columns wide; what is too much is taken from the middle, because names
+    differ at their ends."""
+    if cell_len(text) <= width:
+        return text
+    room = max(0, width - len(ellipsis))
+    head = _fitting(text, (room + 1) // 2)
+    tail = _fitting(text[::-1], room // 2)[::-1]
+    return (head + ellipsis + tail)[:width] if width < len(ellipsis) else head + ellipsis + tail
+
+
+def _fitting(text: str, width: int) -> str:
+    """The longest beginning that is so wide; some characters take two columns, some none."""
+    widths = itertools.accumulate(map(cell_len, text))
+    return text[: sum(1 for _ in itertools.takewhile(lambda used: used <= width, widths))]
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Column:
+    title: str
+    right: bool = False
+    least: int = 0  # > 0: may be cut to this width when there is not enough room
+    spare: bool = False  # may be left out when there is not even room for that
+
+
+GAP = 2
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Console) -> Table:
+    """A table without lines and without empty columns, as wide as the screen at most: what may be
+    cut is cut, the widest column first; if that is not enough, what can be spared is left out."""
+    ellipsis = "..." if screen.options.ascii_only else "…"
+    shown = [i for i, _ in enumerate(columns) if any(row[i] for row in rows)]
+    while True:
+        texts = {i: (columns[i].title, *(row[i] for row in rows)) for i in shown}
+        widths = {i: max(map(cell_len, column)) for i, column in texts.items()}
+        excess = sum(widths.values()) + GAP * (len(shown) - 1) - screen.width
+        while excess > 0 and (able := [i for i in shown if 0 < columns[i].least < widths[i]]):
+            widths[max(able, key=lambda i: widths[i])] -= 1
+            excess -= 1
+        spare = [i for i in shown if columns[i].spare]
+        if excess <= 0 or not spare:
+            break
+        shown.remove(spare[-1])
+    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for i in shown:
+        justify: Literal["left", "right"] = "right" if columns[i].right else "left"
+        drawn.add_column(columns[i].title, justify=justify, width=widths[i], no_wrap=True)
+    for row in rows:
+        drawn.add_row(*(Text(cut(row[i], widths[i], ellipsis)) for i in shown))
+    return drawn
+
+
+# -- timelines -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Span:
     """From when to when something was so; `end` is None while it lasts."""
 
-    kind: str  # "wait", "hold" or "stale": still believing in a lease that is over
+    kind: str  # a key of GLYPHS
     start: float
     end: float | None = None
 
 
 @dataclass(slots=True)
 class Row:
-    """One line of a timeline. Spans are added by the worker and read while drawing."""
+    """One line of a timeline: what one process did."""
 
     name: str
     colour: str
     spans: list[Span] = field(default_factory=list[Span])
+
+    def begin(self, kind: str, moment: float) -> None:
+        self.end(moment)
+        self.spans.append(Span(kind, moment))
+
+    def end(self, moment: float) -> None:
+        if self.spans and self.spans[-1].end is None:
+            self.spans[-1].end = moment
 
     def at(self, moment: float) -> str | None:
         """What was the case at that moment."""
@@ -56,82 +195,41 @@ class Row:
         return None
 
 
-class Screen:
-    """Where the demonstration prints. Safe to use from several threads."""
+GLYPHS = {"hold": "█#", "wait": "·.", "stale": "xx", "paused": "▒%", "dead": "XX"}
+"""Drawn, and drawn where there is only ASCII."""
+COLOURS = {"wait": "grey", "stale": "red", "paused": "grey", "dead": "red"}
+"""Not in the row's own colour."""
+WORDS = {
+    "hold": "holds the lock",
+    "wait": "waits in line",
+    "paused": "stopped (SIGSTOP)",
+    "stale": "its lease is over",
+    "dead": "killed (SIGKILL)",
+}
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._mutex = threading.Lock()
-        self._drawn = 0  # lines of a timeline that the cursor stands right below
-        self.live = out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self.coloured = self.live and not os.environ.get("NO_COLOR")
-        self.width = max(40, min(80, shutil.get_terminal_size((80, 24)).columns))
-        try:
-            "█·│└─".encode(out.encoding or "utf-8")  # io.StringIO has none
-            self._glyphs = {"hold": "█", "wait": "·", "stale": "x", None: " "}
-            self._frame = ("│", "└", "─")
-        except (UnicodeEncodeError, LookupError):
-            self._glyphs = {"hold": "#", "wait": ".", "stale": "x", None: " "}
-            self._frame = ("|", "|", "-")
 
-    def paint(self, colour: str, text: str) -> str:
-        return f"\x1b[{PALETTE[colour]}m{text}\x1b[0m" if self.coloured else text
+def timeline(rows: Sequence[Row], now: float, length: float, screen: Console) -> Text:
+    """One line for each row, time to the right, and a scale. Each column shows its middle."""
+    plain = screen.options.ascii_only
+    bar, corner, dash = ("|", "|", "-") if plain else ("│", "└", "─")
+    pad = max(len(row.name) for row in rows)
+    columns = min(screen.width, 100) - pad - 8  # a Ctrl-C that is echoed behind it finds room
+    drawn = Text(no_wrap=True)
+    for row in rows:
+        drawn.append(f"  {row.name:<{pad}} ", PALETTE[row.colour])
+        drawn.append(bar)
+        moments = ((column + 0.5) * length / columns for column in range(columns))
+        kinds = [row.at(moment) if moment <= now else None for moment in moments]
+        for kind, run in itertools.groupby(kinds):
+            glyph = " " if kind is None else GLYPHS[kind][plain]
+            drawn.append(glyph * len(list(run)), PALETTE[COLOURS.get(kind or "", row.colour)])
+        drawn.append("\n")
+    right = f"{length:.1f} s"
+    scale = dash * (columns - len(right) - 3)
+    drawn.append(f"  {' ' * pad} {corner}0 {scale} {right}")
+    return drawn
 
-    def say(self, text: str = "") -> None:
-        with self._mutex:
-            self._out.write(text + "\n")
-            self._out.flush()
-            self._drawn = 0
 
-    def paragraph(self, text: str) -> None:
-        self.say(textwrap.fill(text, self.width - 1))
-
-    def title(self, text: str) -> None:
-        self.say()
-        self.say(self.paint("bold", text))
-
-    def event(self, seconds: float, who: str, colour: str, text: str) -> None:
-        """One dated line; long ones go on under their beginning."""
-        head = f"{seconds:6.2f} s  {who:<5} "
-        first, *rest = textwrap.wrap(text, self.width - 1 - len(head))
-        lines = [f"{seconds:6.2f} s  {self.paint(colour, f'{who:<5}')} {first}"]
-        self.say("\n".join([*lines, *(" " * len(head) + line for line in rest)]))
-
-    # -- timelines --------------------------------------------------------------------------------
-
-    def timeline(self, rows: Sequence[Row], now: float, length: float) -> list[str]:
-        """One line for each row, time to the right, and a scale. Each column shows its middle."""
-        pad = max(len(row.name) for row in rows)
-        columns = self.width - pad - 5
-        bar, corner, dash = self._frame
-        lines: list[str] = []
-        for row in rows:
-            cells = ""
-            for column in range(columns):
-                moment = (column + 0.5) * length / columns
-                cells += self._glyphs[row.at(moment) if moment <= now else None]
-            cells = cells.rstrip()
-            # Waiting and stale time are not in the row's colour: they are not its own.
-            runs = ["".join(run) for _, run in itertools.groupby(cells)]
-            painted = "".join(self.paint(self._colour(run[0], row), run) for run in runs)
-            lines.append(f"  {self.paint(row.colour, row.name.ljust(pad))} {bar}{painted}")
-        right = f"{length:.1f} s"
-        scale = dash * (columns - len(right) - 3)
-        lines.append(f"  {' ' * pad} {corner}0 {scale} {right}")
-        return lines
-
-    def _colour(self, glyph: str, row: Row) -> str:
-        return {"·": "grey", ".": "grey", "x": "red"}.get(glyph, row.colour)
-
-    def legend(self, *kinds: str) -> str:
-        words = {"hold": "holds the lock", "wait": "waits in line", "stale": "its lease is over"}
-        return "  " + "   ".join(f"{self._glyphs[kind]} {words[kind]}" for kind in kinds)
-
-    def redraw(self, lines: list[str]) -> None:
-        """Draw in place of what was drawn last, if nothing was said since."""
-        with self._mutex:
-            up = f"\x1b[{self._drawn}A" if self._drawn and self.live else ""
-            clear = "\x1b[K" if self.live else ""
-            self._out.write(up + "".join(f"{line}{clear}\n" for line in lines))
-            self._out.flush()
-            self._drawn = len(lines)
+def legend(kinds: Sequence[str], screen: Console) -> Text:
+    plain = screen.options.ascii_only
+    return Text("  " + "   ".join(f"{GLYPHS[kind][plain]} {WORDS[kind]}" for kind in kinds))

@@ -1,0 +1,83 @@
+"""What several commands share: --url, --json, and names completed by the shell.
+
+Contract: --url may stand before the command or behind it; without it the library decides
+(HOLDFAST_URL, else its default). Completion answers quickly or not at all, and never complains.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+import holdfast
+from holdfast.cli.outcome import STATUSES, has_password, say
+
+__all__ = [
+    "complete_names",
+    "connect",
+    "given_url",
+    "json_option",
+    "url_option",
+    "write_statuses",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETION_PATIENCE = 0.7
+"""Longer than this, a shell that completes feels broken."""
+
+url_option = click.option(
+    "--url",
+    metavar="URL",
+    help="The store, for example redis://host:6379/0. Without it: $HOLDFAST_URL, else the "
+    "embedded one. A URL with a password belongs in HOLDFAST_URL.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="JSON instead of a table; times are seconds."
+)
+
+
+def write_statuses(formatter: click.HelpFormatter) -> None:
+    """The exit statuses, for the end of a help text."""
+    with formatter.section("Exit status"):
+        rows = [(str(status), text.replace("`", "")) for status, text in STATUSES.items()]
+        rows.insert(-2, ("128+n", "run: signal n ended the command"))
+        formatter.write_dl(rows)
+
+
+def given_url(ctx: click.Context, url: str | None) -> str | None:
+    """What was said about the store, on either side of the command's name."""
+    if url is None:
+        url = ctx.find_root().params.get("url")
+    if url is not None and has_password(url):
+        say(
+            "warning: the URL on the command line has a password, which everybody on this host can "
+            "see (ps). Put the URL into HOLDFAST_URL instead",
+            url,
+        )
+    return url
+
+
+def connect(ctx: click.Context, url: str | None) -> holdfast.Locks:
+    return holdfast.connect(given_url(ctx, url))
+
+
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of locks that somebody holds or waits for."""
+    url = ctx.params.get("url") or ctx.find_root().params.get("url")
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            with holdfast.connect(url, request_timeout=COMPLETION_PATIENCE / 2) as locks:
+                found.extend(info.name for info in locks.inspect(incomplete))
+        except Exception:  # noqa: BLE001 - a shell's prompt is no place for an error
+            pass
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(COMPLETION_PATIENCE)
+    return [name for name in found if name.isprintable()]
