@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
@@ -206,10 +206,13 @@ class _Ticket:
         self.event.set()
 
 
-class LocalBackend:
+S = TypeVar("S", bound=LocalStore)
+
+
+class LocalBackend(Generic[S]):
     """Everything of a backend but its URL and its capabilities."""
 
-    store: LocalStore
+    store: S
 
     def __init__(self, link: Link | None = None) -> None:
         self._link = link

@@ -32,10 +32,9 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class MemoryBackend(LocalBackend):
+class MemoryBackend(LocalBackend[Store]):
     """`memory://` is one store for the whole process, `memory://name` another one."""
 
-    store: Store
     options: tuple[Option, ...] = ()
     capabilities = Capabilities(
         modes=frozenset(Mode),

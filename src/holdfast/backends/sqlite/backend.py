@@ -30,7 +30,7 @@ __all__ = ["SqliteBackend"]
 T = TypeVar("T")
 
 
-class SqliteBackend(LocalBackend):
+class SqliteBackend(LocalBackend[Store]):
     options: tuple[Option, ...] = ()
     capabilities = Capabilities(
         modes=frozenset(Mode),
@@ -40,12 +40,11 @@ class SqliteBackend(LocalBackend):
         failover="nothing while the host is up; a restart of the host ends every lease",
     )
 
-    store: Store
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
         self._joined = False
+        self._worker: Worker | None = None
         self._forgotten: weakref.finalize[Any, Any]
 
     @classmethod
@@ -58,7 +57,8 @@ class SqliteBackend(LocalBackend):
         self._joined = True
         self.store = self._site.store
         if port.asynchronous:
-            worker = self._link = Worker(self._site, port)
+            worker = Worker(self._site, port)
+            self._link = self._worker = worker
             self._forgotten = weakref.finalize(self, worker.abandon)
         else:
             self._enter = self._site.run
@@ -69,8 +69,8 @@ class SqliteBackend(LocalBackend):
         await super().close()
         if not self._joined:
             return
-        if isinstance(self._link, Worker):
-            await self._link.close(self._leave)
+        if self._worker is not None:
+            await self._worker.close(self._leave)
         else:
             self._leave()
 

@@ -46,7 +46,8 @@ class Cells:
     def begin(self) -> None:
         """A transaction, in the epoch that this process knows."""
         self.db.execute("BEGIN IMMEDIATE")
-        self.joined(*self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0))
+        row = self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0)
+        self.joined(str(row[0]), int(row[1]))
 
     def joined(self, word: str, reserved: int) -> None:
         self.dependencies.clear()
