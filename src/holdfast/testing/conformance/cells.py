@@ -171,6 +171,22 @@ class Cells(Theme):
         assert await asyncio.wait_for(asyncio.gather(*waiting), LONG) == [written] * 3
 
     @pytest.mark.req("cells")
+    async def test_two_who_wait_in_one_process_are_both_told(self, api: Api) -> None:
+        """Of two clients; and one that stops waiting does not take the other's word away."""
+        api.need_cells()
+        one, two, writer = api.raw(), api.raw(), api.raw()
+        both = [api.spawn(raw.wait_for_change("c", 0, within=FAR)) for raw in (one, two)]
+        await asyncio.sleep(0.03)
+        first = await writer.write("c", b"one")
+        # Sooner than anybody looks by itself.
+        assert await asyncio.wait_for(asyncio.gather(*both), 3) == [first, first]
+        waiting = api.spawn(one.wait_for_change("c", first.version, within=FAR))
+        await asyncio.sleep(0.03)
+        assert await two.wait_for_change("c", first.version, within=0.05) == first
+        second = await writer.write("c", b"two")
+        assert await asyncio.wait_for(waiting, 3) == second
+
+    @pytest.mark.req("cells")
     async def test_wait_has_its_limit(self, api: Api) -> None:
         api.need_cells()
         raw = api.raw()
