@@ -33,7 +33,7 @@ class Running:
     def __init__(self, process: subprocess.Popen[str], beats: Path) -> None:
         self.process = process
         self.front = process.pid
-        self.command, self.warden = map(int, line(process).split()[:2])
+        self.command, self.warden, self.grandchild = map(int, line(process).split()[:3])
         self.beats = beats
         until(lambda: len(heartbeats(beats, 2)) > 1, "the grandchild beats")
 
@@ -58,7 +58,8 @@ def beating(store: Store, tmp_path: Path, *options: str, deaf: bool = True) -> I
         try:
             yield run
         finally:
-            for pid in (run.command, run.warden):
+            # A process that outlives the command, which ended by itself, is the command's affair.
+            for pid in (run.command, run.warden, run.grandchild):
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)
 
