@@ -3,8 +3,8 @@
     python scripts/run_tests.py all [pytest arguments]
     python scripts/run_tests.py quick [pytest arguments]
 
-`all` is the whole suite on this interpreter, real servers included; beside it, one after the other,
-the tests that need neither servers nor minutes on every other supported interpreter that
+`all` is the whole suite on this interpreter, real servers included; beside it, at the same time, the
+tests that need neither servers nor minutes on every other supported interpreter that
 `scripts/find-python --all` finds, each in an environment of its own (.venv-3.12, ...); what they
 print comes afterwards. (Tests mostly wait; and a machine with other things to do is what locks live
 on.) The last line sums up, as pytest does.
@@ -32,14 +32,17 @@ def main(kind: str, arguments: list[str]) -> int:
     began = time.monotonic()
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     runs: dict[str, Counter[str]] = {}
-    beside = threading.Thread(target=run_others, args=(here, arguments, runs))
-    if kind == "all":
-        beside.start()
+    beside = [
+        threading.Thread(target=run_other, args=(version, python, arguments, runs))
+        for version, python in (others(here) if kind == "all" else ())
+    ]
+    for thread in beside:
+        thread.start()
     quick = QUICK if kind == "quick" else ()
     mine = run(here, Path(sys.executable), [*quick, *arguments])
-    if kind == "all":
-        beside.join()
-    for version in runs:
+    for thread in beside:
+        thread.join()
+    for version in sorted(runs):
         say(f"Python {version}")
         print(log_of(version).read_text(), flush=True)
     runs = {here: mine, **runs}
@@ -54,20 +57,21 @@ def main(kind: str, arguments: list[str]) -> int:
     return 1 if bad else 0
 
 
-def run_others(here: str, arguments: list[str], runs: dict[str, Counter[str]]) -> None:
-    for version, python in others(here):
-        directory = f".venv-{version}"
-        log_of(version).parent.mkdir(exist_ok=True)
-        with log_of(version).open("w") as log:
-            made = subprocess.run(
-                ["scripts/venv", directory, "test", python],
-                cwd=ROOT, check=False, stdout=log, stderr=log,
-            )  # fmt: skip
-            runs[version] = Counter(errors=1)
-            if made.returncode == 0:
-                paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
-                python = str(ROOT / directory / "bin/python")
-                runs[version] = run(version, Path(python), [*QUICK, *paths, *arguments], log)
+def run_other(
+    version: str, python: str, arguments: list[str], runs: dict[str, Counter[str]]
+) -> None:
+    runs[version] = Counter(errors=1)
+    directory = ROOT / f".venv-{version}"
+    log_of(version).parent.mkdir(exist_ok=True)
+    with log_of(version).open("w") as log:
+        made = subprocess.run(
+            ["scripts/venv", directory.name, "test", python],
+            cwd=ROOT, check=False, stdout=log, stderr=log,
+        )  # fmt: skip
+        if made.returncode == 0:
+            paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
+            own = directory / "bin" / "python"
+            runs[version] = run(version, own, [*QUICK, *paths, *arguments], log)
 
 
 def log_of(version: str) -> Path:
