@@ -3,8 +3,8 @@
     python scripts/run_tests.py all [pytest arguments]
     python scripts/run_tests.py quick [pytest arguments]
 
-`all` is the whole suite on this interpreter, real servers included; beside it, at the same time, the
-tests that need neither servers nor minutes on every other supported interpreter that
+`all` is the whole suite on this interpreter, real servers included; beside it, at the same time,
+the tests that need neither servers nor minutes on every other supported interpreter that
 `scripts/find-python --all` finds, each in an environment of its own (.venv-3.12, ...); what they
 print comes afterwards. (Tests mostly wait; and a machine with other things to do is what locks live
 on.) The last line sums up, as pytest does.

@@ -81,19 +81,22 @@ class Round:
         with started(*command, url=self.url) as run, self.successor() as taken:
             pids = [run.pid, *map(int, line(run).split())]
             front, command_pid, warden, grandchild = pids
-            until(lambda: heartbeats(beats, 2 if self.forks else 1), "it beats")
-            time.sleep(self.dice.uniform(0, 0.8 * self.ttl))
-            began = kernel.now()
-            undo = self.strike(front, warden, command_pid)
-            in_time = taken.wait(20)
-            undo()
-            if not in_time:
-                self.violations.append("stuck")
-                return
-            self.status = self.wait(run)
-            assert run.stderr is not None
-            self.said = run.stderr.read()
-            self.judge(beats, began, [front, warden, command_pid, grandchild])
+            try:
+                until(lambda: heartbeats(beats, 2 if self.forks else 1), "it beats")
+                time.sleep(self.dice.uniform(0, 0.8 * self.ttl))
+                began = kernel.now()
+                undo = self.strike(front, warden, command_pid)
+                in_time = taken.wait(20)
+                undo()
+                if not in_time:
+                    self.violations.append("stuck")
+                    return
+                self.status = self.wait(run)
+                assert run.stderr is not None
+                self.said = run.stderr.read()
+                self.judge(beats, began, pids)
+            finally:
+                kernel.signal_all(signal.SIGKILL, [pid for pid in pids[1:] if pid > 0])
 
     def wait(self, run: subprocess.Popen[str]) -> int:
         for _ in range(2):
