@@ -80,7 +80,7 @@ class Round:
         command = ("run", "job", "--ttl", f"{self.ttl}", "--", *CHILD, "beat", str(beats), *deaf)
         with started(*command, url=self.url) as run, self.successor() as taken:
             pids = [run.pid, *map(int, line(run).split())]
-            front, command_pid, warden, grandchild = pids
+            front, command_pid, warden, _ = pids
             try:
                 until(lambda: heartbeats(beats, 2 if self.forks else 1), "it beats")
                 time.sleep(self.dice.uniform(0, 0.8 * self.ttl))
@@ -96,7 +96,17 @@ class Round:
                 self.said = run.stderr.read()
                 self.judge(beats, began, pids)
             finally:
-                kernel.signal_all(signal.SIGKILL, [pid for pid in pids[1:] if pid > 0])
+                kernel.signal_all(signal.SIGKILL, filter(self.beats_there(beats), pids[1:]))
+
+    @staticmethod
+    def beats_there(beats: Path) -> Callable[[int], bool]:
+        """Whether a process is one of this round's; its number alone may be another's by now."""
+
+        def ours(pid: int) -> bool:
+            words = Path(f"/proc/{pid}/cmdline")
+            return pid > 0 and words.exists() and str(beats).encode() in words.read_bytes()
+
+        return ours
 
     def wait(self, run: subprocess.Popen[str]) -> int:
         for _ in range(2):

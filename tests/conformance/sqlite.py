@@ -147,9 +147,16 @@ _count = _Count()
 
 
 class SqliteNetwork(Network):
+    """It has a share in the site itself: what arrives late finds the database open."""
+
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
+        self.site = registry.join(path, _furnish)
+
+    def close(self) -> None:
+        super().close()
+        registry.leave(self.site)
 
 
 _networks: WeakValueDictionary[str, SqliteNetwork] = WeakValueDictionary()
@@ -179,12 +186,17 @@ class BrokenSqliteStrategy(_Files, NetworkStrategy):
     name = "broken-sqlite"
     short_ttl = 0.2
     network: SqliteNetwork
+    _open = False
 
     def url(self) -> str:
         name = f"n{next(_numbers)}"
+        if self._open:
+            self.network.close()
         self.network = _networks[name] = SqliteNetwork(self.fresh())
+        self._open = True
         return f"broken+sqlite://{name}"
 
     def stop_server(self) -> None:
-        self.network.close()
+        if self._open:
+            self.network.close()
         super().stop_server()

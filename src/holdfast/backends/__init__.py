@@ -32,19 +32,13 @@ _registry: dict[str, Entry] = {
 }
 
 
-# A child that was forked while a thread imported a module would wait for that thread for ever.
+# A child that was forked while a thread imported a module would wait for that thread for ever. The
+# hooks are calls in C, which Ctrl-C cannot come between.
 _importing = threading.RLock()
-
-
-def _forked() -> None:
-    global _importing
-    _importing = threading.RLock()
-
-
 os.register_at_fork(
-    before=lambda: _importing.acquire(),
-    after_in_parent=lambda: _importing.release(),
-    after_in_child=_forked,
+    before=_importing.acquire,
+    after_in_parent=_importing.release,
+    after_in_child=_importing._at_fork_reinit,  # type: ignore[attr-defined]
 )
 
 

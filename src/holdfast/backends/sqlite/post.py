@@ -54,7 +54,6 @@ class Post:
         self._calls = calls  # owner -> how to tell it; outlives us when the files are replaced
         self._depends: dict[str, frozenset[int]] = {}  # owner -> processes whose end it awaits
         self._peers: dict[int, int] = {}  # process -> our end of its pipe, to see it break
-        self._letters: dict[int, int] = {}  # process -> another end, to write
         self._dying: dict[int, float] = {}  # process -> until when that may take
         self._mutex = threading.RLock()
         self._reader: threading.Thread | None = None
@@ -95,10 +94,9 @@ class Post:
 
     def drop(self) -> None:
         """Close every descriptor, as a forked child does with what it inherited."""
-        for fd in (self._fd, *self._peers.values(), *self._letters.values()):
+        for fd in (self._fd, *self._peers.values()):
             os.close(fd)
         self._peers.clear()
-        self._letters.clear()
         self._epoll.close()
 
     # -- waiting ----------------------------------------------------------------------------------
@@ -174,24 +172,18 @@ class Post:
             self._hand_out(owner, held)
             return
         message = json.dumps([owner, *held] if held else [owner]).encode() + b"\n"
-        with self._mutex:
-            self._write(process, message)
-
-    def _write(self, process: int, message: bytes) -> None:
-        fd = self._letters.get(process)
+        # Opened for both, a pipe that nobody reads is no error, and no SIGPIPE comes (which ends
+        # programs that want to be ended by it). But only for a moment: while it is open we are a
+        # reader too, and nobody would see the pipe break.
+        fd = self._open(process, os.O_RDWR)
         if fd is None:
-            # Opened for both, a pipe that nobody reads any more is no error, and sends no SIGPIPE
-            # (which ends programs that want to be ended by it).
-            fd = self._open(process, os.O_RDWR)
-            if fd is None or self._closed:
-                return
-            while len(self._letters) >= MOST_PEERS:
-                os.close(self._letters.pop(next(iter(self._letters))))
-            self._letters[process] = fd
+            return
         try:
             os.write(fd, message)
         except BlockingIOError:
             log.warning("the pipe of process %d is full: it does not read", process)
+        finally:
+            os.close(fd)
 
     def _hand_out(self, owner: str, held: Held | None) -> None:
         call = self._calls.get(owner)
@@ -252,13 +244,7 @@ class Post:
         for process, until in list(self._dying.items()):
             if not self._alive(process) or clock.now() >= until:
                 self._dying.pop(process, None)
-                self._forget(process)
                 self._ended(process)
-
-    def _forget(self, process: int) -> None:
-        with self._mutex:
-            if process in self._letters:
-                os.close(self._letters.pop(process))
 
 
 def box(folder: str, process: int) -> str:

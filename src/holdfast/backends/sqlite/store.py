@@ -41,12 +41,12 @@ PERMITS = Mode.PERMITS  # an Enum's attributes are slow
 FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
 TAKE = "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 GIVE = """
-DELETE FROM holders WHERE name = ?1 AND owner = ?2 AND expires > ?3
-AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?1)
+DELETE FROM holders WHERE name = ? AND owner = ? AND expires > ?
+AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?)
 """
 RENEW = """
-UPDATE holders SET expires = max(expires, ?1), process = ?2
-WHERE name = ?3 AND owner = ?4 AND expires > ?5
+UPDATE holders SET expires = max(expires, ?), process = ?
+WHERE name = ? AND owner = ? AND expires > ?
 """
 HOLDERS = "SELECT owner, process, mode, permits, expires, fence, info FROM holders WHERE name = ?"
 FIRST = """
@@ -55,8 +55,8 @@ FROM waiters WHERE name = ? ORDER BY place LIMIT 1
 """
 DEPEND = "UPDATE waiters SET look_at = ?, depends = ? WHERE name = ? AND place = ?"
 LAST = """
-SELECT place, process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ?1 LIMIT ?2))
-FROM waiters WHERE name = ?1 ORDER BY place DESC LIMIT 1
+SELECT place, process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ? LIMIT ?))
+FROM waiters WHERE name = ? ORDER BY place DESC LIMIT 1
 """
 
 
@@ -164,7 +164,7 @@ class Store(Overview):
                 return _held(*held)
         if enlist is None:
             return InLine(_holder(line.info), None, line.expires + schema.AHEAD)
-        last, before, ahead = self.db.execute(LAST, (name, MANY)).fetchone() or (0, None, 0)
+        last, before, ahead = self.db.execute(LAST, (name, MANY, name)).fetchone() or (0, None, 0)
         processes, look_at = self._depend(line, claim.owner, before)
         self.db.execute(
             "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -209,7 +209,7 @@ class Store(Overview):
         now = schema.now()
         name = claim.name.encode()
         if not tombstone:
-            given = self.site.cursor.execute(GIVE, (name, claim.owner, now))
+            given = self.site.cursor.execute(GIVE, (name, claim.owner, now, name))
             if given.rowcount == 1:
                 return True  # and nobody waits
         db = self.db
