@@ -45,8 +45,9 @@ SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP,
 )  # fmt: skip
-KNOWN_LIMIT = 0.05
-"""Where the death of the warden frees the lock at once, it takes us so long to kill the rest."""
+KNOWN_LIMIT = 0.5
+"""Where the death of the warden frees the lock at once, it takes us a moment to kill the rest: some
+milliseconds, and on a busy machine this at most."""
 HARMLESS = (signal.SIGWINCH, signal.SIGCONT)
 
 
