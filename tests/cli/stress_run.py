@@ -217,17 +217,20 @@ FAULTS = (
     "stop warden", "stop front", "evict",
 )  # fmt: skip
 SERVED_FAULTS = (*FAULTS, "silent store", "absent store")
+BY_THE_CLOCK = ("stop warden", "stop front", "silent store", "absent store")
 
 
-def play(fault: str, seed: int, kind: str = "served") -> Round:
-    """One round, with a store of its own."""
+def play(fault: str, seed: int, kind: str = "served", *, patient: bool = False) -> Round:
+    """One round, with a store of its own. `patient`: where a clock ends the command, the lease is so
+    long that its margin, a tenth, is more than a busy machine keeps a process waiting."""
     dice = random.Random(seed)
+    shortest, longest = (3.0, 4.0) if patient and fault in BY_THE_CLOCK else (0.5, 1.2)
     with tempfile.TemporaryDirectory(prefix="holdfast-stress-") as folder, ExitStack() as stack:
         store = Store() if kind == "served" else None
         if store is not None:
             stack.callback(store.close)
         url = store.url if store is not None else f"sqlite://{folder}/locks.db"
-        one = Round(fault, url, store, dice, round(dice.uniform(0.5, 1.2), 2))
+        one = Round(fault, url, store, dice, round(dice.uniform(shortest, longest), 2))
         one.play(folder)
         return one
 
