@@ -221,8 +221,8 @@ BY_THE_CLOCK = ("stop warden", "stop front", "silent store", "absent store")
 
 
 def play(fault: str, seed: int, kind: str = "served", *, patient: bool = False) -> Round:
-    """One round, with a store of its own. `patient`: where a clock ends the command, the lease is so
-    long that its margin, a tenth, is more than a busy machine keeps a process waiting."""
+    """One round, with a store of its own. `patient`: where a clock ends the command the lease is
+    long, and its margin, a tenth, more than a busy machine keeps a process waiting."""
     dice = random.Random(seed)
     shortest, longest = (3.0, 4.0) if patient and fault in BY_THE_CLOCK else (0.5, 1.2)
     with tempfile.TemporaryDirectory(prefix="holdfast-stress-") as folder, ExitStack() as stack:
