@@ -33,6 +33,10 @@ Distributed locks that know when they are no longer yours.
 
 
 class Commands(click.Group):
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        # Whatever context asks first: click remembers the answer with the command.
+        return ["-h", "--help"]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
