@@ -77,7 +77,6 @@ def test_the_script_is_printed(shell: str) -> None:
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_names_with_colons(
     store: Store, locks: library.Locks, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -225,7 +224,6 @@ def test_a_screen_program_has_the_terminal(store: Store) -> None:
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_ctrl_z_and_fg(store: Store, locks: library.Locks) -> None:
     """The shell has its prompt back, the lock is kept beyond its ttl, and `fg` goes on."""
     env = environment(store.url, PS1="prompt> ", HISTFILE="/dev/null")
@@ -254,7 +252,6 @@ def test_ctrl_z_and_fg(store: Store, locks: library.Locks) -> None:
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_a_command_that_stops_itself_stops_the_job(store: Store, locks: library.Locks) -> None:
     """As programs in raw mode do on Ctrl-Z: the shell must get its prompt, and fg must work."""
     env = environment(store.url, PS1="prompt> ", HISTFILE="/dev/null")
@@ -274,7 +271,6 @@ def test_a_command_that_stops_itself_stops_the_job(store: Store, locks: library.
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_reading_in_the_background_stops_the_job_and_not_the_renewal(
     store: Store, locks: library.Locks
 ) -> None:
@@ -302,7 +298,6 @@ def test_reading_in_the_background_stops_the_job_and_not_the_renewal(
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_a_command_that_does_not_stop_keeps_the_terminal(store: Store) -> None:
     env = environment(store.url, PS1="prompt> ", HISTFILE="/dev/null")
     with Terminal("bash", "--norc", "--noprofile", "-i", env=env) as shell:
@@ -319,7 +314,6 @@ def test_a_command_that_does_not_stop_keeps_the_terminal(store: Store) -> None:
 
 
 @pytest.mark.req("B7")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
 def test_a_pipeline_at_a_terminal(store: Store) -> None:
     """The command shares the terminal with what it is piped into, as without holdfast."""
     env = environment(store.url, PS1="prompt> ", HISTFILE="/dev/null")

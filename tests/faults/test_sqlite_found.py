@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +27,7 @@ from holdfast import Unavailable, aio, backends
 from holdfast.backends.sqlite import registry
 from holdfast.backends.sqlite.site import Site
 from tests.faults.peers import Peer
-from tests.faults.test_sqlite import LONG, SOON, in_line, until
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "locks.db"
-
-
-@pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite://{path}"
-
-
-@pytest.fixture
-def locks(url: str) -> Iterator[holdfast.Locks]:
-    with holdfast.connect(url) as locks:
-        yield locks
+from tests.faults.sqlite import LONG, SOON, in_line, until
 
 
 def site_of(locks: holdfast.Locks) -> Site:
@@ -102,6 +85,7 @@ def test_a_grant_that_was_rolled_back_is_never_told(locks: holdfast.Locks, url: 
         waiter.start()
         in_line(locks, 1)
         db = site_of(locks).db
+        assert db is not None
 
         def deny(action: int, what: str | None, *_: Any) -> int:
             commit = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"

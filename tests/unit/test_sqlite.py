@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from holdfast import Misconfigured, Unavailable
 from holdfast.backends.sqlite import place, registry
 from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.presence import Presence
+from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import parse
+from holdfast.ports import clock
 
 
 @pytest.fixture
@@ -357,3 +360,32 @@ def test_an_interrupt_between_commit_and_notice_loses_nothing(
         waiter.join()
         assert struck
         assert got[0], "the grant was never told"
+
+
+@pytest.mark.req("R6", "law 6", "client paused longer than its lease")
+def test_a_request_paused_on_its_way_judges_by_the_time_of_its_arrival(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute between the first line of a renewal and its turn in the file: what ended meanwhile
+    is not brought back, though nobody has taken it."""
+    lease = locks.lock("x", ttl=0.3, renew=False).acquire()
+    assert lease
+    begin = Store.begin
+
+    def late(store: Store) -> float:
+        time.sleep(0.4)
+        return begin(store)
+
+    site = locks._engine().backend._site  # type: ignore[attr-defined]
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "begin", late)
+        assert site.run(clock.now() + 10, lambda: site.store.renew([lease._hold.claim])) == [False]
+    assert lease.release() is False
+
+
+def test_the_gate_is_asked_about_after_it_was_closed(tmp_path: Path) -> None:
+    """Whoever waits at it has no mutex: its descriptors may be another file's by then."""
+    presence = Presence(str(tmp_path / "presence"))
+    presence.close()
+    assert presence.gate_free(0.0)
+    assert presence.gate_holder() == 0

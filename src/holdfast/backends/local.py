@@ -8,9 +8,10 @@ Partners: `memory/store.py` and `sqlite/store.py`, the server's halves (`LocalSt
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.backend import Signals
@@ -38,7 +39,6 @@ __all__ = [
     "LATER",
     "Call",
     "Enlist",
-    "Enter",
     "Gone",
     "Held",
     "InLine",
@@ -47,6 +47,8 @@ __all__ = [
     "LocalStore",
     "Tombstones",
     "admits",
+    "public_id",
+    "shown",
 ]
 
 T = TypeVar("T")
@@ -100,6 +102,17 @@ def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: in
     if holding is Mode.EXCLUSIVE or holding is not mode:
         return False
     return holding is Mode.SHARED or taken + permits <= limit
+
+
+def shown(info: Mapping[str, str]) -> str:
+    """Who it is, for a message: "web-3:4711 (nightly import)"."""
+    label = f" ({info['label']})" if info.get("label") else ""
+    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
+
+
+def public_id(owner: str) -> str:
+    """What may be shown of an owner (law 9)."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:8]
 
 
 class Tombstones:
@@ -185,12 +198,6 @@ class Link(Protocol):
         ...
 
 
-class Enter(Protocol):
-    """The way into a store that the caller's own thread has to open, and may wait for."""
-
-    def __call__(self, deadline: float, request: Callable[[], T], /) -> T | Unknown: ...
-
-
 class _Ticket:
     """A waiter's place: where the store's call arrives."""
 
@@ -216,7 +223,6 @@ class LocalBackend(Generic[S]):
 
     def __init__(self, link: Link | None = None) -> None:
         self._link = link
-        self._enter: Enter | None = None
         self._tickets: dict[str, _Ticket] = {}
         self._closed = False
 
@@ -236,14 +242,10 @@ class LocalBackend(Generic[S]):
         enlist = self._enlist if queue else None
         sent = self._port.now()
         answer: Held | InLine | Gone | Unknown
-        if self._link is not None:
-            answer = await self._link.ask(deadline, lambda: store.attempt(claim, enlist))
-        elif self._enter is not None:
+        if self._link is None:
             answer = self._enter(deadline, lambda: store.attempt(claim, enlist))
-        elif store.entered:
-            answer = Unknown(INSIDE)
         else:
-            answer = store.attempt(claim, enlist)
+            answer = await self._link.ask(deadline, lambda: store.attempt(claim, enlist))
         if isinstance(answer, Held):
             self._tickets.pop(claim.owner, None)
             # Law 1: dated from before the request; the clocks are one, so there is no drift.
@@ -316,14 +318,10 @@ class LocalBackend(Generic[S]):
     ) -> Released | AlreadyLost | Unknown:
         store, claim = self.store, grant.claim
         answer: bool | Unknown
-        if self._link is not None:
-            answer = await self._link.ask(deadline, lambda: store.release(claim, tombstone))
-        elif self._enter is not None:
+        if self._link is None:
             answer = self._enter(deadline, lambda: store.release(claim, tombstone))
-        elif store.entered:
-            answer = Unknown(INSIDE)
         else:
-            answer = store.release(claim, tombstone)
+            answer = await self._link.ask(deadline, lambda: store.release(claim, tombstone))
         if isinstance(answer, Unknown):
             return answer
         return RELEASED if answer else AlreadyLost(NOT_OURS)
@@ -382,15 +380,15 @@ class LocalBackend(Generic[S]):
             work()
 
     async def _ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
-        """Have the store run `request`: a function call, unless there is a link. (`attempt` and
-        `release` make the call themselves, to save the two microseconds of this coroutine.)"""
+        """Have the store run `request`. (`attempt` and `release` do it themselves, to save the
+        microsecond of this coroutine.)"""
         if self._link is not None:
             return await self._link.ask(deadline, request)
-        if self._enter is not None:
-            return self._enter(deadline, request)
-        if self.store.entered:
-            return Unknown(INSIDE)
-        return request()
+        return self._enter(deadline, request)
+
+    def _enter(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        """The way in for the caller's own thread, if there is no link; it may have to wait."""
+        return Unknown(INSIDE) if self.store.entered else request()
 
     async def _answer(self, deadline: float, request: Callable[[], T]) -> T:
         """For requests that have no place for Unknown: reading again is harmless."""

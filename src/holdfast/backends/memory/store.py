@@ -14,14 +14,24 @@ Partners: `backend.py`, the client's half; `cells.py`, the values beside the loc
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.backends.local import LATER, Call, Enlist, Gone, Held, InLine, Tombstones, admits
+from holdfast.backends.local import (
+    LATER,
+    Call,
+    Enlist,
+    Gone,
+    Held,
+    InLine,
+    Tombstones,
+    admits,
+    public_id,
+    shown,
+)
 from holdfast.backends.memory.cells import Cells
 from holdfast.types import Claim, ClaimInfo, LockInfo, Mode
 
@@ -227,9 +237,7 @@ class Store(Cells):
     def _in_line(self, line: Line, owner: str, ahead: int | None) -> InLine:
         holder = ""
         if line.holders:
-            info = next(iter(line.holders.values())).claim.info
-            label = f" ({info['label']})" if info.get("label") else ""
-            holder = f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
+            holder = shown(next(iter(line.holders.values())).claim.info)
         # Nobody else tells the line that a holder expired, so who is first looks then (a hazard
         # shown by a run). The others look a little later: who was first may have left or died.
         first = next(iter(line.queue), None) == owner
@@ -275,7 +283,7 @@ class Store(Cells):
 def _info(entry: Entry, now: float) -> ClaimInfo:
     claim = entry.claim
     return ClaimInfo(
-        id=hashlib.sha256(claim.owner.encode()).hexdigest()[:8],  # law 9: never the owner itself
+        id=public_id(claim.owner),
         mode=claim.mode,
         since=now - entry.since,
         remaining=entry.expires - now,

@@ -61,9 +61,11 @@ class SqliteBackend(LocalBackend[Store]):
             self._link = self._worker = worker
             self._forgotten = weakref.finalize(self, worker.abandon)
         else:
-            self._enter = self._site.run
             self._forgotten = weakref.finalize(self, registry.abandon, self._site)
         self._forgotten.atexit = False
+
+    def _enter(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
+        return self._site.run(deadline, request)
 
     async def close(self) -> None:
         await super().close()

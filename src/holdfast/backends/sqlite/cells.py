@@ -37,19 +37,23 @@ class Cells:
     @property
     def db(self) -> sqlite3.Connection:
         """The connection, during a request."""
-        return self.site.db
+        db = self.site.db
+        assert db is not None
+        return db
 
     @property
     def entered(self) -> bool:
         return self.site.entered
 
-    def begin(self) -> None:
-        """A transaction, in the epoch that this process knows."""
+    def begin(self) -> float:
+        """A transaction, in the epoch that this process knows; returns its time. Not that of the
+        request: who was paused on the way here must not judge by a clock that has stood still."""
         self.db.execute("BEGIN IMMEDIATE")
         row = self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0)
-        self.joined(str(row[0]), int(row[1]))
+        self.check_epoch(str(row[0]), int(row[1]))
+        return schema.now()
 
-    def joined(self, word: str, reserved: int) -> None:
+    def check_epoch(self, word: str, reserved: int) -> None:
         self.dependencies.clear()
         if not self.site.epoch.begun(word, reserved):
             self.db.execute("ROLLBACK")
@@ -85,7 +89,7 @@ class Cells:
         ttl: float | None,
     ) -> Cell | CellConflict:
         db, key = self.db, name.encode()
-        self.begin()
+        now = self.begin()
         current, _, highest = self._cell(key)
         conflict = None
         if expect is not None and expect != (0 if current is None else current.version):
@@ -100,7 +104,7 @@ class Cells:
         if value is None and not fences:
             db.execute("DELETE FROM cells WHERE name = ?", (key,))
         else:
-            expires = None if ttl is None else schema.now() + ttl
+            expires = None if ttl is None else now + ttl
             top = max(fences, default=None)
             db.execute(
                 "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)

@@ -54,10 +54,10 @@ class Presence:
         those of other files meanwhile. Alive we are no more."""
         with self._mutex:
             self._closed = True
-            if not self._waiting:
+            if self._waiting:
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, GATE, 0))
+            else:
                 self.drop()
-                return
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, GATE, 0))
 
     def drop(self) -> None:
         os.close(self._fd)
@@ -115,7 +115,9 @@ class Presence:
         free = self._free
         if free is None or free.is_set():  # one thread for all who wait; a second does no harm
             if free is not None:
-                time.sleep(0.001)  # it was told a moment ago, and came too late
+                # The last one was told, and still somebody is inside. If that one could not take
+                # byte 1, because a thread that was told has not run yet, waiting for it is no wait.
+                time.sleep(0.001)
             free = threading.Event()
             threading.Thread(
                 target=self._wait_for_gate, args=(free,), name="holdfast-gate", daemon=True
@@ -124,8 +126,13 @@ class Presence:
         return free.wait(max(0.0, timeout))
 
     def gate_holder(self) -> int:
-        """The pid of who is in the gate, as this process sees it; 0 when that cannot be told."""
-        return self._inside()
+        """The pid of who is in the gate, as seen from here; 0 or -1 if that cannot be told."""
+        if not self._stay():
+            return 0
+        try:
+            return self._inside()
+        finally:
+            self._go()
 
     def _inside(self) -> int:
         """0 if nobody is in the gate; else their pid, -1 if it cannot be seen from here."""

@@ -25,17 +25,15 @@ from holdfast.ports import clock
 __all__ = ["Epoch", "boot_id", "now", "ready"]
 
 APPLICATION = 0x686F6C64  # "hold"
-VERSION = 1
+VERSION = 2
 MINUTE = 60_000_000
 
 TABLES = """
 CREATE TABLE state (
     one INTEGER PRIMARY KEY CHECK (one = 1),
-    boot TEXT NOT NULL,        -- of the kernel
-    presence INTEGER NOT NULL, -- inode of the presence file
+    epoch TEXT NOT NULL,       -- the kernel's boot id and the presence file's inode: "id:inode"
     base INTEGER NOT NULL,
-    reserved INTEGER NOT NULL,
-    epoch TEXT NOT NULL        -- boot and presence, as one word
+    reserved INTEGER NOT NULL
 );
 CREATE TABLE holders (
     name BLOB NOT NULL,
@@ -134,9 +132,8 @@ class Epoch:
     """This process's view of the row `state`."""
 
     def __init__(self, presence: int) -> None:
-        self.boot = boot_id()
-        self.presence = presence
-        self.word = f"{self.boot}:{presence}"
+        self._boot = boot_id()
+        self.word = f"{self._boot}:{presence}"
         self._base = 0
         self._reserved = 0
         # Where the clock is so coarse that two grants could have one token, each is written down.
@@ -145,12 +142,13 @@ class Epoch:
 
     def join(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:
         """Inside a transaction: make the state this process's own, or say why that is wrong."""
-        row = db.execute("SELECT boot, presence, base, reserved FROM state").fetchone()
-        boot, presence, base, reserved = row or ("", 0, 0, 0)
-        if boot == self.boot and presence == self.presence:
+        row = db.execute("SELECT epoch, base, reserved FROM state").fetchone()
+        word, base, reserved = row or ("", 0, 0)
+        same_boot = word.partition(":")[0] == self._boot
+        if word == self.word:
             self._base, self._reserved, self._seen = base, reserved, True
             return
-        if row and boot != self.boot:
+        if row and not same_boot:
             if self._seen:
                 raise Unavailable(
                     "the database is used under two kernels at once, which cannot see one "
@@ -161,19 +159,16 @@ class Epoch:
             # The host was restarted: nobody who made a claim is alive, and its clock began anew.
             for table in ("holders", "waiters", "watchers"):
                 db.execute(f"DELETE FROM {table}")
-            db.execute("UPDATE cells SET value = NULL, expires = NULL WHERE expires IS NOT NULL")
+            db.execute("UPDATE cells SET expires = 0 WHERE expires IS NOT NULL")
         elif row:
             # Somebody deleted the presence file: who was alive then cannot be told any more.
             for table in ("holders", "waiters"):
                 db.execute(f"UPDATE {table} SET process = 0")
-        if boot != self.boot:
+        if not same_boot:
             micros = int(now() * 1e6)
             base = max(int(time.time() * 1e6), reserved + 1) - micros
             reserved = max(reserved, base + micros)
-        db.execute(
-            "REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?)",
-            (self.boot, self.presence, base, reserved, self.word),
-        )
+        db.execute("REPLACE INTO state VALUES (1, ?, ?, ?)", (self.word, base, reserved))
         self._base, self._reserved, self._seen = base, reserved, True
 
     def _refuse_the_living(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from holdfast.backends.local import INSIDE, Call, Held
 from holdfast.backends.sqlite import place, schema
@@ -75,10 +75,8 @@ class _Busy:
 
 
 class Site:
-    db: sqlite3.Connection
-    """The connection, during a request."""
     cursor: sqlite3.Cursor
-    """The same, for statements that are wanted often: not made anew each time."""
+    """Of the connection, for statements that are wanted often: not made anew each time."""
     number = 0
     """Under which this process is known to the others; 0 before the first request."""
     epoch: schema.Epoch
@@ -92,7 +90,7 @@ class Site:
         self.calls: dict[str, Call] = {}
         self.drafts: list[Mail] = []
         self._outbox: deque[Mail] = deque()
-        self._db: sqlite3.Connection | None = None
+        self.db: sqlite3.Connection | None = None  # there is one during a request
         self._presence: Presence | None = None
         self._left: list[Presence] = []  # of files that are not there any more
         self._post: Post | None = None
@@ -114,7 +112,7 @@ class Site:
         if self.mutex._is_owned():  # type: ignore[attr-defined]
             return Unknown(INSIDE)
         with self.mutex:
-            db = self._db
+            db = self.db
             if db is not None and not db.in_transaction and clock.now() < self._verify_at:
                 answer = self._apply(request)
                 if not isinstance(answer, _Busy):
@@ -139,8 +137,8 @@ class Site:
 
     def _tidy_up(self, error: BaseException) -> None:
         """Whatever it was: no transaction stays open, and no notice is lost or invented."""
-        if self._db is not None and self._db.in_transaction:
-            self._roll_back(self._db)
+        if self.db is not None and self.db.in_transaction:
+            self._roll_back(self.db)
         elif isinstance(error, sqlite3.Error):
             self.drafts.clear()  # SQLite has rolled back by itself
         else:
@@ -242,7 +240,7 @@ class Site:
         presence = self._presence
         assert presence is not None
         files = self._inodes()
-        if self._db is not None and files == self._files:
+        if self.db is not None and files == self._files:
             self._verify_at = clock.now() + VERIFY
             return
         self._close_database()
@@ -264,13 +262,13 @@ class Site:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}").fetchone()
             schema.ready(db)
             self._join(db, presence)
-            self.db, self.cursor = db, db.cursor()
+            self.cursor = db.cursor()
             self._files = self._inodes()
             self._verify_at = clock.now() + VERIFY
         except BaseException:
             db.close()
             raise
-        self._db = db
+        self.db = db
 
     def _join(self, db: sqlite3.Connection, presence: Presence) -> None:
         """Take part: the epoch, and a number and a pipe if we have none."""
@@ -289,7 +287,7 @@ class Site:
             except OSError as error:
                 raise place.unusable(self.path, error) from error
 
-    def rejoin(self) -> None:
+    def rejoin(self) -> NoReturn:
         """The state in the database is not ours: open everything anew."""
         self._close_database()
         raise _Moved
@@ -309,7 +307,7 @@ class Site:
 
     def _close_database(self) -> None:
         """A statement that is not finished would keep the files open, and the locks on them."""
-        db, self._db = self._db, None
+        db, self.db = self.db, None
         self._files = ()
         if db is not None:
             self.cursor.close()

@@ -10,22 +10,35 @@ Who waits depends on processes: the first in line on those of all holders, every
 who stands before it. So when a process dies somebody who needs to know is called, and no crowd. Who
 becomes first usually depends on the right process already (whoever stood before it holds now); if
 not, it is told to look.
-Partners: `overview.py` and `cells.py`, the rest of the store; `../local.py`, the client's half;
-`memory/store.py`, the same rules in memory.
+Partners: `lines.py`, its words; `cells.py` and `overview.py`, the rest of the store; `../local.py`,
+the client's half; `memory/store.py`, the same rules in memory.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine, admits
+from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
 from holdfast.backends.sqlite import schema
-from holdfast.backends.sqlite.overview import Overview
-from holdfast.types import Claim, Mode
+from holdfast.backends.sqlite.cells import Cells
+from holdfast.backends.sqlite.lines import (
+    DEPEND,
+    FIRST,
+    FREE,
+    GIVE,
+    HOLDERS,
+    LAST,
+    RENEW,
+    TAKE,
+    Line,
+    Waiter,
+    holder,
+    joined,
+    parted,
+)
+from holdfast.backends.sqlite.overview import overview
+from holdfast.types import Claim, LockInfo, Mode
 
 __all__ = ["Store"]
 
@@ -35,78 +48,10 @@ MANY = 100
 SWEEP = 60.0
 """Every so many seconds of use, what is over and was never asked for again is looked for."""
 
-AHEAD = schema.AHEAD
 PERMITS = Mode.PERMITS  # an Enum's attributes are slow
 
-FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
-TAKE = "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-GIVE = """
-DELETE FROM holders WHERE name = ? AND owner = ? AND expires > ?
-AND NOT EXISTS (SELECT 1 FROM waiters WHERE name = ?)
-"""
-RENEW = """
-UPDATE holders SET expires = max(expires, ?), process = ?
-WHERE name = ? AND owner = ? AND expires > ?
-"""
-HOLDERS = "SELECT owner, process, mode, permits, expires, fence, info FROM holders WHERE name = ?"
-FIRST = """
-SELECT owner, process, mode, permits, most, ttl, info, place, expires, look_at, depends
-FROM waiters WHERE name = ? ORDER BY place LIMIT 1
-"""
-DEPEND = "UPDATE waiters SET look_at = ?, depends = ? WHERE name = ? AND place = ?"
-LAST = """
-SELECT place, process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ? LIMIT ?))
-FROM waiters WHERE name = ? ORDER BY place DESC LIMIT 1
-"""
 
-
-class Waiter(NamedTuple):
-    """A claim as the line knows it: a row of FIRST, or one that is not in line."""
-
-    owner: str
-    process: int
-    mode: str
-    permits: int
-    most: int
-    ttl: float
-    info: str
-    place: int = 0
-    expires: float = 0.0
-    look_at: float = 0.0
-    depends: str = ""
-
-
-class Line:
-    """Who holds a name, as far as the rules need it."""
-
-    __slots__ = ("expires", "held", "info", "mode", "processes", "taken", "writer")
-
-    def __init__(self) -> None:
-        self.held: dict[str, Held] = {}
-        self.mode: Mode | None = None
-        self.taken = 0
-        self.processes: set[int] = set()
-        self.expires = math.inf  # of the first to expire
-        self.writer: int | None = None  # the token that shared holders carry
-        self.info = ""
-
-    def add(
-        self, owner: str, process: int, mode: Mode, permits: int,
-        expires: float, fence: int | None, info: str,
-    ) -> None:  # fmt: skip
-        self.held[owner] = Held(expires, fence)
-        self.mode = mode
-        self.taken += permits
-        self.processes.add(process)
-        self.expires = min(self.expires, expires)
-        self.writer = fence
-        self.info = self.info or info
-
-    def admits(self, wish: Waiter) -> bool:
-        return admits(self.mode, self.taken, Mode(wish.mode), wish.permits, wish.most)
-
-
-class Store(Overview):
+class Store(Cells):
     # -- claims -----------------------------------------------------------------------------------
 
     def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
@@ -135,8 +80,8 @@ class Store(Overview):
                  fence, self._text(claim.info)),
             )  # fmt: skip
             execute("COMMIT")
-            return Held(expires + AHEAD, fence)
-        self.joined(word, reserved)
+            return _held(expires, fence)
+        self.check_epoch(word, reserved)
         answer = self._attempt(claim, name, enlist, now)
         self.end()
         return answer
@@ -163,7 +108,7 @@ class Store(Overview):
                     self._tell_first(line, name, first)
                 return _held(*held)
         if enlist is None:
-            return InLine(_holder(line.info), None, line.expires + schema.AHEAD)
+            return InLine(holder(line.info), None, line.expires + schema.AHEAD)
         last, before, ahead = self.db.execute(LAST, (name, MANY, name)).fetchone() or (0, None, 0)
         processes, look_at = self._depend(line, claim.owner, before)
         self.db.execute(
@@ -172,12 +117,12 @@ class Store(Overview):
              now, now + wish.ttl, look_at, processes, wish.info),
         )  # fmt: skip
         self.site.post.expect(claim.owner, enlist(claim))
-        return InLine(_holder(line.info), ahead, look_at + schema.AHEAD)
+        return InLine(holder(line.info), ahead, look_at + schema.AHEAD)
 
     def look(self, claim: Claim) -> Held | InLine | Gone:
         """A waiter's heartbeat: refreshes its place, never makes one."""
-        name, now = claim.name.encode(), schema.now()
-        self.begin()
+        name = claim.name.encode()
+        now = self.begin()
         place = self._place(claim.owner)
         if place is not None:
             self._refresh(claim, place, now)
@@ -194,9 +139,8 @@ class Store(Overview):
         return answer
 
     def renew(self, claims: Sequence[Claim]) -> list[bool]:
-        now, number = schema.now(), self.site.number
+        now, number = self.begin(), self.site.number
         rows = [(now + c.ttl, number, c.name.encode(), c.owner, now) for c in claims]
-        self.begin()
         if self.db.executemany(RENEW, rows).rowcount == len(rows):
             held = [True] * len(rows)
         else:
@@ -212,10 +156,9 @@ class Store(Overview):
             given = self.site.cursor.execute(GIVE, (name, claim.owner, now, name))
             if given.rowcount == 1:
                 return True  # and nobody waits
-        db = self.db
-        if tombstone:
+        else:
             self.tombstones.bury(claim.owner, now + claim.ttl)
-        self.begin()
+        db, now = self.db, self.begin()
         key = (name, claim.owner)
         gone = "DELETE FROM holders WHERE name = ? AND owner = ?"
         held = db.execute(f"{gone} AND expires > ?", (*key, now)).rowcount == 1
@@ -228,11 +171,10 @@ class Store(Overview):
     def withdraw(self, claim: Claim, tombstone: bool) -> None:
         """Out of the line, or out of the lock: nothing of this owner stays; nothing comes, either,
         with a tombstone."""
-        db, now = self.db, schema.now()
-        name = claim.name.encode()
+        db, name = self.db, claim.name.encode()
         if tombstone:
-            self.tombstones.bury(claim.owner, now + claim.ttl)
-        self.begin()
+            self.tombstones.bury(claim.owner, schema.now() + claim.ttl)
+        now = self.begin()
         self.site.post.forget(claim.owner)
         place = self._place(claim.owner)
         db.execute("DELETE FROM waiters WHERE owner = ?", (claim.owner,))
@@ -247,18 +189,6 @@ class Store(Overview):
             if behind is not None:
                 self._mail.append((*behind, None))
         self.end()
-
-    def evict(self, name: str) -> int:
-        key, now = name.encode(), schema.now()
-        self.begin()
-        holders = self.db.execute(HOLDERS, (key,)).fetchall()
-        count = 0
-        for _, process, _, _, expires, _, _ in holders:
-            count += expires > now and self.site.alive(process)
-        self.db.execute("DELETE FROM holders WHERE name = ?", (key,))
-        self._advance(key, now)
-        self.end()
-        return count
 
     # -- the line ---------------------------------------------------------------------------------
 
@@ -315,9 +245,9 @@ class Store(Overview):
 
     def _tell_first(self, line: Line, name: bytes, first: Waiter) -> None:
         """Have it look if there is a holder whose end it would not notice, or not in time."""
-        missing = not line.processes <= _processes(first.depends)
+        missing = not line.processes <= parted(first.depends)
         if missing or line.expires < first.look_at - LATER:
-            self.db.execute(DEPEND, (line.expires, _depends(line.processes), name, first.place))
+            self.db.execute(DEPEND, (line.expires, joined(line.processes), name, first.place))
             self._mail.append((first.process, first.owner, None))
 
     def _in_line(self, line: Line, name: bytes, owner: str, place: int) -> InLine:
@@ -328,7 +258,7 @@ class Store(Overview):
         ).fetchone()
         processes, look_at = self._depend(line, owner, None if before is None else before[0])
         self.db.execute(DEPEND, (look_at, processes, name, place))
-        return InLine(_holder(line.info), None, look_at + schema.AHEAD)
+        return InLine(holder(line.info), None, look_at + schema.AHEAD)
 
     def _depend(self, line: Line, owner: str, before: int | None) -> tuple[str, float]:
         """On whom a claim in line depends from now on, and when it looks by itself: nobody else
@@ -336,7 +266,7 @@ class Store(Overview):
         later: who was first may have left or died. `before`: the process of who is before it."""
         processes = line.processes if before is None else {before}
         self.dependencies.append((owner, frozenset(processes - {0})))
-        return _depends(processes), line.expires + (0.0 if before is None else LATER)
+        return joined(processes), line.expires + (0.0 if before is None else LATER)
 
     def _place(self, owner: str) -> int | None:
         row = self.db.execute("SELECT place FROM waiters WHERE owner = ?", (owner,)).fetchone()
@@ -360,24 +290,56 @@ class Store(Overview):
     _last_info: tuple[Mapping[str, str] | None, str] = (None, "")
     _sweep_at = 0.0
 
+    # -- operators --------------------------------------------------------------------------------
+
+    def inspect(self, prefix: str, exact: bool) -> list[LockInfo]:
+        low = prefix.encode()
+        high = low + (b"\0" if exact else b"\xff")
+        now = self.begin()
+        self._sweep(now, low, high)
+        found = overview(self.db, self.site.alive, now, low, high)
+        self.end()
+        return found
+
+    def sweep(self) -> None:
+        """Forget what is over and nobody asked about again."""
+        now = self.begin()
+        self._sweep(now, b"", b"\xff")
+        self.tombstones.forget(now)
+        self.sweep_cells(now)
+        self.end()
+
+    def _sweep(self, now: float, low: bytes, high: bytes) -> None:
+        """Move on the lines in which somebody expired or died."""
+        names: set[bytes] = set()
+        for table in ("holders", "waiters"):
+            within = f"FROM {table} WHERE name >= ? AND name < ?"
+            found = self.db.execute(f"SELECT DISTINCT process {within}", (low, high)).fetchall()
+            dead = [process for (process,) in found if not self.site.alive(process)]
+            marks = ",".join("?" * len(dead))
+            names.update(
+                name
+                for (name,) in self.db.execute(
+                    f"SELECT DISTINCT name {within} AND (expires <= ? OR process IN ({marks}))",
+                    (low, high, now, *dead),
+                ).fetchall()
+            )
+        for name in names:
+            self._advance(name, now)
+
+    def evict(self, name: str) -> int:
+        key = name.encode()
+        now = self.begin()
+        holders = self.db.execute(HOLDERS, (key,)).fetchall()
+        count = 0
+        for _, process, _, _, expires, _, _ in holders:
+            count += expires > now and self.site.alive(process)
+        self.db.execute("DELETE FROM holders WHERE name = ?", (key,))
+        self._advance(key, now)
+        self.end()
+        return count
+
 
 def _held(expires: float, fence: int | None) -> Held:
     """As the clock of this process counts; in the file and in mail it is the host's."""
     return Held(expires + schema.AHEAD, fence)
-
-
-@functools.lru_cache(64)
-def _holder(text: str) -> str:
-    if not text:
-        return ""
-    info = json.loads(text)
-    label = f" ({info['label']})" if info.get("label") else ""
-    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
-
-
-def _depends(processes: Iterable[int]) -> str:
-    return ",".join(map(str, sorted(processes)))
-
-
-def _processes(depends: str) -> set[int]:
-    return {int(number) for number in depends.split(",") if number}
