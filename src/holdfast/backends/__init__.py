@@ -29,6 +29,12 @@ class Entry:
 _registry: dict[str, Entry] = {
     "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
     "sqlite": Entry("holdfast.backends.sqlite:SqliteBackend", None),
+    **{
+        scheme: Entry("holdfast.backends.redis:RedisBackend", "redis")
+        for plain in ("redis", "rediss")
+        for scheme in (plain, f"{plain}+sentinel", f"{plain}+cluster")
+    },
+    "redis+unix": Entry("holdfast.backends.redis:RedisBackend", "redis"),
 }
 
 

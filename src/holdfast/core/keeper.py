@@ -296,7 +296,9 @@ class Keeper:
         self._ready.extend(later)
         if not batch:
             return
-        deadline = min(sent + TICK, min(hold.until for hold in batch))
+        # Half of what is left: an answer that was lost must leave time for asking again.
+        left = min(hold.until for hold in batch) - sent
+        deadline = sent + min(TICK, left / 2)
         results: Sequence[Renewed | Lost | Unknown]
         try:
             results = await self._backend.renew([hold.grant for hold in batch], deadline)

@@ -123,6 +123,20 @@ class FaultProxy:
             Pick("to_server", only, "to_server", n, times, matching, rules.swallow)
         )
 
+    def delay_request(
+        self,
+        seconds: float,
+        n: int = 1,
+        *,
+        times: int = 1,
+        matching: Match = None,
+        only: Link | None = None,
+    ) -> Fault:
+        """Deliver the n-th next request (that matches) so much later; what its connection sends
+        after it waits behind it, other connections do not."""
+        act = rules.late(seconds)
+        return self._install(Pick("to_server", only, "to_server", n, times, matching, act))
+
     def drop_reply(
         self,
         n: int = 1,

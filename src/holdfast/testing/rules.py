@@ -126,6 +126,15 @@ def swallow(parcel: Parcel) -> None:
     parcel.lost = True
 
 
+def late(seconds: float) -> Callable[[Parcel], None]:
+    """Delivered so much later."""
+
+    def put_off(parcel: Parcel) -> None:
+        parcel.due += seconds
+
+    return put_off
+
+
 def cut_after(size: int) -> Callable[[Parcel], None]:
     """Only the first `size` bytes of the frame, then a reset."""
 

@@ -1,0 +1,291 @@
+"""The asyncio transport: one connection for everybody, with automatic pipelining.
+
+Contract: `transport.py`. Requests that are made in the same turn of the loop leave in one write;
+replies come in the order of the requests, so nothing but a queue of futures is needed. Who is
+cancelled or runs out of time leaves its place in that queue behind, and its reply goes nowhere.
+Hazard: after a time-out the connection may be a black hole, so nobody new is put on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any, cast
+
+from holdfast.backends.redis.transport import Hearing, Node
+from holdfast.backends.redis.wire import (
+    NOTHING,
+    Address,
+    NoAnswer,
+    NotSent,
+    Settings,
+    new_reader,
+    pack,
+)
+from holdfast.ports.clock import now
+
+__all__ = ["LoopTransport"]
+
+
+CONNECT = 5.0
+"""Seconds in which a shared connection is made, or given up."""
+
+
+class Link(asyncio.Protocol):
+    """One connection that many tasks share."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reader = new_reader()
+        self._pending: deque[tuple[asyncio.Future[Any], int, list[Any]]] = deque()
+        self._outgoing: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self.run_id = ""
+        self.usable = True
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        reader.feed(data)
+        while (reply := reader.gets()) is not NOTHING:
+            self.replied(reply)
+
+    def replied(self, reply: Any) -> None:
+        if not self._pending:
+            return  # nobody asked
+        future, count, replies = self._pending[0]
+        if count > 1:
+            replies.append(reply)
+            if len(replies) < count:
+                return
+            reply = replies
+        self._pending.popleft()
+        if not future.done():
+            future.set_result(reply)
+        if not self.usable and not self._pending:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.usable = False
+        self._transport = None
+        reason = f"the connection broke: {exc}" if exc else "the connection was closed"
+        while self._pending:
+            future = self._pending.popleft()[0]
+            if not future.done():
+                future.set_exception(NoAnswer(reason))
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def request(self, data: bytes, count: int) -> asyncio.Future[Any]:
+        """Sent at the end of this turn of the loop, with what others ask in it."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._transport is None or not self.usable:
+            raise NotSent("the connection broke")
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(data)
+        self._pending.append((future, count, []))
+        return future
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None:
+            self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
+
+    def retire(self) -> None:
+        """No new requests; closed when those under way are answered, or by their own limits."""
+        self.usable = False
+        if all(future.done() for future, _, _ in self._pending):
+            self.close()
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class LoopEar(Link):
+    """A connection whose replies are messages."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hearing: Hearing) -> None:
+        super().__init__(loop)
+        self._hearing = hearing
+        self._listening = False
+        self._confirmed = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._rung = False
+
+    def replied(self, reply: Any) -> None:
+        if not self._listening:
+            super().replied(reply)
+        elif not isinstance(reply, list):
+            self.close()
+        elif reply[0] == b"message":
+            self._hearing(reply[1], reply[2])
+        elif reply[0] in (b"subscribe", b"unsubscribe"):
+            self._confirmed += 1
+            self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.wake()
+
+    async def subscribe(self, channels: list[str], deadline: float) -> None:
+        await self._tell("SUBSCRIBE", channels, deadline)
+
+    async def unsubscribe(self, channels: list[str], deadline: float) -> None:
+        await self._tell("UNSUBSCRIBE", channels, deadline)
+
+    async def _tell(self, verb: str, channels: list[str], deadline: float) -> None:
+        self._listening = True
+        wanted = self._confirmed + len(channels)
+        if self._transport is None:
+            raise NoAnswer("the connection broke")
+        self._transport.write(pack(verb, *channels))
+        while self._confirmed < wanted:
+            if now() >= deadline:
+                raise NoAnswer("no answer in time")
+            await self.listen(deadline)
+
+    async def listen(self, until: float) -> None:
+        if self._transport is None:
+            raise NoAnswer("the connection broke")
+        if self._rung:
+            self._rung = False
+            return
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(max(0.0, until - now()), self.wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+            self._rung = False
+        if self._transport is None:
+            raise NoAnswer("the connection broke")
+
+    def wake(self) -> None:
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class LoopTransport:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._alone: dict[Node, list[Link]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def ask(
+        self, node: Node, data: bytes, count: int, deadline: float, lane: int
+    ) -> tuple[Any, str]:
+        link: Link | None = node.links[lane]
+        if link is None or not link.usable:
+            link = await self._open_once(node, lane, deadline)
+        return await self._exchange(link, data, count, deadline)
+
+    async def _exchange(
+        self, link: Link, data: bytes, count: int, deadline: float
+    ) -> tuple[Any, str]:
+        future = link.request(data, count)
+        timer = link._loop.call_later(max(0.0, deadline - now()), _time_out, future, link)
+        try:
+            return await future, link.run_id
+        finally:
+            timer.cancel()
+
+    async def ask_alone(
+        self, node: Node, data: bytes, count: int, deadline: float
+    ) -> tuple[Any, str]:
+        idle = self._alone.setdefault(node, [])
+        link = idle.pop() if idle else None
+        if link is None or not link.usable:
+            link = await self._open(node.address, deadline)
+        try:
+            answer = await self._exchange(link, data, count, deadline)
+        except BaseException:
+            link.close()
+            raise
+        idle.append(link)
+        return answer
+
+    async def _open_once(self, node: Node, lane: int, deadline: float) -> Link:
+        """Who needs the connection first opens it; the others wait for the same one."""
+        loop = asyncio.get_running_loop()
+        opening: asyncio.Task[Link] | None = node.opening[lane]
+        if opening is None or opening.done():
+            # Not by its own deadline: the others who wait for it may have more time.
+            opening = loop.create_task(self._open(node.address, max(deadline, now() + CONNECT)))
+            opening.add_done_callback(_noticed)
+            node.opening[lane] = opening
+        await asyncio.wait([opening], timeout=max(0.0, deadline - now()))
+        if not opening.done():
+            raise NotSent("could not connect in time")
+        link = opening.result()
+        node.links[lane] = link
+        if node.opening[lane] is opening:
+            node.opening[lane] = None
+        if not link.usable:
+            raise NotSent("the connection broke")
+        return link
+
+    async def _open(self, address: Address, deadline: float) -> Link:
+        link = Link(asyncio.get_running_loop())
+        await self._greet(link, address, deadline)
+        return link
+
+    async def _greet(self, link: Link, address: Address, deadline: float) -> None:
+        host, port = address
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - now())):
+                if port:
+                    tls = self._settings.tls
+                    await loop.create_connection(lambda: link, host, port, ssl=tls)
+                else:
+                    await loop.create_unix_connection(lambda: link, host)
+                greeting, count = self._settings.greeting()
+                replies = await link.request(greeting, count)
+            link.run_id = self._settings.greeted(address, replies)
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | NoAnswer):  # TimeoutError is an OSError
+                reason = str(error) or "no answer in time"
+                raise NotSent(f"could not connect: {reason}") from None
+            raise
+
+    async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:
+        ear = LoopEar(asyncio.get_running_loop(), hearing)
+        await self._greet(ear, node.address, deadline)
+        return ear
+
+    async def close(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            for task in node.opening:
+                if task is not None:
+                    task.cancel()
+            for link in (*node.links, *self._alone.pop(node, ())):
+                if link is not None:
+                    link.close()
+            node.links = [None, None]
+
+
+def _noticed(opening: asyncio.Task[Link]) -> None:
+    """Its failure is told to whoever waits; perhaps nobody does any more."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _time_out(future: asyncio.Future[Any], link: Link) -> None:
+    if not future.done():
+        future.set_exception(NoAnswer("no answer in time"))
+        link.retire()

@@ -1,0 +1,64 @@
+"""The Lua scripts, as the commands that run them.
+
+Contract: `head(keys)` and what follows it are a complete EVALSHA; `full(keys)` the same as EVAL,
+for a server that does not know the script (any more). Partner: `scripts/*.lua`, one step each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+from holdfast.backends.redis.wire import pack_word
+
+__all__ = [
+    "ATTEMPT",
+    "CELL_READ",
+    "CELL_WRITE",
+    "EVICT",
+    "LEAVE",
+    "LOOK",
+    "OVERVIEW",
+    "RENEW",
+    "Script",
+]
+
+INCLUDE = "--#include "
+
+
+class Script:
+    """One script, and the beginning of the command that runs it."""
+
+    __slots__ = ("full", "head", "name")
+
+    def __init__(self, name: str, keys: int, arguments: int) -> None:
+        self.name = name
+        text = _read(f"{name}.lua").encode()
+        sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
+        count = b"*%d\r\n" % (3 + keys + arguments)
+        number = pack_word(str(keys))
+        self.head = count + pack_word("EVALSHA") + pack_word(sha) + number
+        self.full = count + pack_word("EVAL") + pack_word(text) + number
+
+
+def _read(name: str) -> str:
+    """A script's text without comments, its includes in their place."""
+    lines: list[str] = []
+    folder = resources.files(__package__).joinpath("scripts")
+    for line in folder.joinpath(name).read_text("utf-8").splitlines():
+        bare = line.strip()
+        if bare.startswith(INCLUDE):
+            lines.append(_read(bare.removeprefix(INCLUDE)))
+        elif bare and not bare.startswith("--"):
+            lines.append(bare)
+    return "\n".join(lines)
+
+
+ATTEMPT = Script("attempt", 6, 12)
+LOOK = Script("look", 6, 6)
+RENEW = Script("renew", 6, 3)
+LEAVE = Script("leave", 6, 3)
+EVICT = Script("evict", 6, 1)
+OVERVIEW = Script("overview", 6, 0)
+CELL_READ = Script("cell_read", 1, 0)
+CELL_WRITE = Script("cell_write", 1, 7)

@@ -1,0 +1,74 @@
+"""What both transports offer, and a node: one server, as a client sees it.
+
+Contract: every call returns by its deadline, or raises `NotSent` or `NoAnswer`. A connection that
+was interrupted or timed out in the middle of an exchange is never used again.
+Partners: `threads.py` blocks, `loops.py` suspends; `courier.py` uses either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast.backends.redis.wire import Address, show
+
+__all__ = ["ORDINARY", "RENEWALS", "Ear", "Hearing", "Node", "Transport"]
+
+ORDINARY, RENEWALS = 0, 1
+"""Lanes: renewals have a connection of their own, where connections are shared."""
+
+Hearing = Callable[[bytes, bytes], None]
+"""Called with the channel and the payload of every message, by the transport's thread or loop."""
+
+
+class Node:
+    """One server: where it is, and the connections to it."""
+
+    __slots__ = ("address", "free", "links", "opening")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.free: deque[Any] = deque()  # threads: connections that nobody uses right now
+        self.links: list[Any] = [None, None]  # asyncio: one that everybody shares, for each lane
+        self.opening: list[Any] = [None, None]
+
+    def __str__(self) -> str:
+        return show(self.address)
+
+
+class Ear(Protocol):
+    """A connection that listens to channels."""
+
+    run_id: str
+
+    async def subscribe(self, channels: list[str], deadline: float) -> None: ...
+
+    async def unsubscribe(self, channels: list[str], deadline: float) -> None: ...
+
+    async def listen(self, until: float) -> None:
+        """Deliver messages until then, or until `wake`. Raises NoAnswer when the line is cut."""
+        ...
+
+    def wake(self) -> None:
+        """Make `listen` return soon; from any thread, never blocks."""
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    async def ask(
+        self, node: Node, data: bytes, count: int, deadline: float, lane: int
+    ) -> tuple[Any, str]:
+        """The reply (a list of them if `count` is not 1) and the run_id of who gave it."""
+        ...
+
+    async def ask_alone(
+        self, node: Node, data: bytes, count: int, deadline: float
+    ) -> tuple[Any, str]:
+        """The same on a connection that nobody shares: the server may stall it."""
+        ...
+
+    async def ear(self, node: Node, hearing: Hearing, deadline: float) -> Ear: ...
+
+    async def close(self, nodes: list[Node]) -> None: ...

@@ -1,0 +1,144 @@
+"""From a URL to a backend: the options, and which servers are meant.
+
+    redis://user:password@host:6379/0           one server; rediss:// over TLS
+    redis+unix:///run/redis.sock?db=0           the same, by a unix socket
+    redis+sentinel://s1:26379,s2,s3/mymaster/0  the master that the sentinels name
+    redis+cluster://h1:6379,h2,h3               a cluster; rediss+... over TLS
+
+Contract: no I/O, except that certificates are read from their files.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from holdfast.backends.redis.backend import Backend, Options
+from holdfast.backends.redis.courier import Courier
+from holdfast.backends.redis.fleet import Cluster, Fleet, Sentinel, Single
+from holdfast.backends.redis.loops import LoopTransport
+from holdfast.backends.redis.threads import ThreadTransport
+from holdfast.backends.redis.transport import Transport
+from holdfast.backends.redis.wire import Address, Settings
+from holdfast.backends.url import Option, Url
+from holdfast.core.options import seconds
+from holdfast.errors import Misconfigured
+
+__all__ = ["RedisBackend"]
+
+PORT, SENTINEL_PORT = 6379, 26379
+
+
+class RedisBackend:
+    options = (
+        Option("prefix", "holdfast", "what all keys and channels begin with"),
+        Option("window", 2.0, "seconds a waiter that was called has to claim the lock"),
+        Option("heartbeat", 1.0, "seconds after which a waiting client says that it is alive"),
+        Option("fence_memory", 300.0, "seconds for which a free lock's last token is remembered"),
+        Option("replicas", 0, "how many replicas must have a lock before it counts"),
+        Option("replica_timeout", 0.1, "seconds the replicas have to confirm it"),
+        Option("protocol", "2", "the version of RESP", ("2", "3")),
+        Option("db", 0, "the database, where the URL's path does not name it"),
+        Option("tls_ca", "", "file with the certificates of the authorities to trust"),
+        Option("tls_cert", "", "file with this client's certificate"),
+        Option("tls_key", "", "file with its key"),
+        Option("tls_check", True, "whether the server's certificate is checked"),
+        Option("sentinel_user", "", "user name at the sentinels, if they want one"),
+        Option("sentinel_password", "", "password at the sentinels, if they want one"),
+    )
+
+    @classmethod
+    def from_url(cls, url: Url) -> Backend:
+        values = url.options(cls.options, {})
+        return Backend(_Servers(url, values).courier, _checked(values))
+
+
+def _checked(values: dict[str, Any]) -> Options:
+    prefix = values["prefix"]
+    if not prefix or not prefix.isprintable() or any(mark in prefix for mark in " {}"):
+        raise Misconfigured(f"prefix={prefix!r}: some text without spaces and braces")
+    for name in ("window", "heartbeat", "fence_memory", "replica_timeout"):
+        seconds(name, values[name], "a time in seconds")
+    if values["heartbeat"] > values["window"]:
+        raise Misconfigured(
+            f"heartbeat={values['heartbeat']:g} is longer than window={values['window']:g}: who "
+            "waits would be taken for dead between two heartbeats"
+        )
+    if values["replicas"] < 0:
+        raise Misconfigured(f"replicas={values['replicas']}: how many replicas, 0 or more")
+    return Options(values)
+
+
+class _Servers:
+    """Which servers a URL means, and how to talk to them."""
+
+    def __init__(self, url: Url, values: dict[str, Any]) -> None:
+        self._url = url
+        self._values = values
+        scheme = url.scheme
+        self._kind = scheme.partition("+")[2] or "single"
+        self._tls = _tls(values) if scheme.startswith("rediss") else None
+        path = url.path.strip("/")
+        self._master = ""
+        db = str(values["db"])
+        if self._kind == "unix":
+            url.refuse("hosts", "port")
+        elif self._kind == "sentinel":
+            self._master, _, path = path.partition("/")
+            if not self._master:
+                raise Misconfigured(
+                    f"{url}: which master? redis+sentinel://host:26379/NAME-OF-THE-MASTER/0"
+                )
+        if self._kind != "unix":
+            db = path or db
+        if not db.isdigit():
+            raise Misconfigured(f"{url}: a database is a number, not {db!r}")
+        if self._kind == "cluster" and int(db):
+            raise Misconfigured(f"{url}: a cluster has only database 0")
+        if self._kind == "single":
+            url.refuse("hosts")
+        self._settings = Settings(
+            url.user, url.password, int(db), int(values["protocol"]), self._tls,
+            must_be_master=self._kind == "sentinel",
+        )  # fmt: skip
+        self._addresses = self._find_addresses()
+
+    def _find_addresses(self) -> list[Address]:
+        if self._kind == "unix":
+            if not self._url.path.strip("/"):
+                raise Misconfigured("redis+unix:///path/of/the/socket")
+            return [(self._url.path, 0)]
+        default = SENTINEL_PORT if self._kind == "sentinel" else PORT
+        hosts = self._url.hosts or (("localhost", None),)
+        return [(host or "localhost", port or default) for host, port in hosts]
+
+    def courier(self, asynchronous: bool) -> Courier:
+        transport = self._transport(self._settings, asynchronous)
+        return Courier(self._fleet(asynchronous), transport)
+
+    def _fleet(self, asynchronous: bool) -> Fleet:
+        if self._kind == "cluster":
+            return Cluster(self._addresses)
+        if self._kind == "sentinel":
+            values = self._values
+            settings = Settings(values["sentinel_user"], values["sentinel_password"], tls=self._tls)
+            asking = self._transport(settings, asynchronous)
+            return Sentinel(self._addresses, self._master, asking)
+        return Single(self._addresses[0])
+
+    @staticmethod
+    def _transport(settings: Settings, asynchronous: bool) -> Transport:
+        return LoopTransport(settings) if asynchronous else ThreadTransport(settings)
+
+
+def _tls(values: dict[str, Any]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=values["tls_ca"] or None)
+        if values["tls_cert"]:
+            context.load_cert_chain(values["tls_cert"], values["tls_key"] or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise Misconfigured(f"tls_ca, tls_cert or tls_key cannot be used: {error}") from None
+    if not values["tls_check"]:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,168 @@
+"""RESP, the handshake, and what can go wrong with an exchange: what both transports share.
+
+Written by hand on hiredis, the parser that Redis keeps, rather than on redis-py's connection: that
+one cannot bound connecting, greeting and asking by a single deadline, has no multiplexed asyncio
+connection, and costs a third of the time of an uncontended lock (bench/RESULTS.md).
+Contract: no I/O and no decisions here. Partners: `threads.py`, `loops.py`, `fleet.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import hiredis
+
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+
+__all__ = [
+    "NOTHING",
+    "Address",
+    "NoAnswer",
+    "NotSent",
+    "ReplyError",
+    "Settings",
+    "new_reader",
+    "pack",
+    "pack_word",
+    "show",
+    "trouble",
+]
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port; a unix socket is its path and port 0."""
+
+log = logging.getLogger("holdfast")
+
+ReplyError = hiredis.ReplyError
+
+NOTHING = object()
+"""What a reader gives while a reply is not complete."""
+
+
+class NotSent(Exception):
+    """The request surely did not reach the server."""
+
+
+class NoAnswer(Exception):
+    """The request was sent, and no answer came: it may have been applied, or be later."""
+
+
+def new_reader() -> hiredis.Reader:
+    return hiredis.Reader(notEnoughData=NOTHING)
+
+
+def pack_word(word: bytes | str) -> bytes:
+    if isinstance(word, str):
+        word = word.encode()
+    return b"$%d\r\n%s\r\n" % (len(word), word)
+
+
+def pack(*words: bytes | str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(map(pack_word, words))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to talk to every server of a deployment, but not where it is."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    db: int = 0
+    protocol: int = 2
+    tls: ssl.SSLContext | None = None
+    must_be_master: bool = False
+    """Sentinel: a master that was demoted a moment ago still accepts connections."""
+    told: set[str] = field(default_factory=set[str], repr=False)
+    """Who may evict keys, and was warned about."""
+
+    def greeting(self) -> tuple[bytes, int]:
+        """What to say first, and how many replies it has."""
+        login = [self.user or "default", self.password] if self.password or self.user else []
+        said: list[bytes] = []
+        if self.protocol == 3:
+            said.append(pack("HELLO", "3", *(["AUTH", *login] if login else [])))
+        elif login:
+            said.append(pack("AUTH", *(login if self.user else login[1:])))
+        if self.db:
+            said.append(pack("SELECT", str(self.db)))
+        said.append(pack("CLIENT", "SETINFO", "LIB-NAME", "holdfast"))
+        said.append(pack("ROLE"))
+        said.append(pack("INFO", "server"))
+        said.append(pack("INFO", "memory"))
+        return b"".join(said), len(said)
+
+    def greeted(self, address: Address, replies: Sequence[Any]) -> str:
+        """The server's run_id, empty if this user may not know it; raises if we are not let in."""
+        where = show(address)
+        *first, _, role, server, memory = replies
+        for reply in first:
+            if isinstance(reply, ReplyError):
+                raise _refusal(str(reply), where)
+        if isinstance(role, ReplyError) and str(role).startswith(("NOAUTH", "LOADING", "DENIED")):
+            raise _refusal(str(role), where)
+        if self.must_be_master and isinstance(role, list) and role[0] != b"master":
+            raise NotSent(f"{where} is no master any more")
+        self._warn(where, memory)
+        return _said(server, b"run_id:")
+
+    def _warn(self, where: str, memory: Any) -> None:
+        policy = _said(memory, b"maxmemory_policy:")
+        if where in self.told or policy in ("", "noeviction"):
+            return
+        if _said(memory, b"maxmemory:") not in ("", "0"):
+            self.told.add(where)
+            log.warning(
+                "Redis at %s may evict keys when its memory is full (maxmemory-policy %s): a lock "
+                "that is evicted is free for others while it is held. Use noeviction for locks",
+                where,
+                policy,
+            )
+
+
+def _said(info: Any, field: bytes) -> str:
+    if not isinstance(info, bytes):
+        return ""
+    return info.partition(b"\n" + field)[2].partition(b"\r\n")[0].decode()
+
+
+def show(address: Address) -> str:
+    host, port = address
+    return f"{host}:{port}" if port else host
+
+
+def _refusal(text: str, where: str) -> Exception:
+    if text.startswith(("WRONGPASS", "NOAUTH", "ERR invalid password", "ERR AUTH", "ERR Client")):
+        return Misconfigured(
+            f"Redis at {where} refused the user name or password ({text.partition(' ')[0]}). Put "
+            "them into the URL, redis://user:password@host, or check its ACL"
+        )
+    if text.startswith("NOPERM"):
+        return Misconfigured(
+            f"Redis at {where} lets this user in, but not do what locks need ({text}). The page "
+            "docs/backends/redis.md has the exact ACL"
+        )
+    if text.startswith(("ERR DB index", "ERR invalid DB", "ERR SELECT")):
+        return Misconfigured(f"Redis at {where} has no such database ({text})")
+    if text.startswith(("NOPROTO", "ERR unknown command 'HELLO'", "ERR unknown command `HELLO`")):
+        return Misconfigured(f"Redis at {where} does not speak RESP3; use protocol=2")
+    return NotSent(f"{where} said {text}")
+
+
+APPLIED_IN_PART = ("script:", "Error running script", "user_script")
+"""What an error says that struck inside a script: what came before it in the script is done."""
+
+
+def trouble(error: ReplyError, where: str) -> HoldfastError | None:
+    """What an error reply to a request means: an error to raise, as it surely was not applied; or
+    None when that cannot be known."""
+    text = str(error)
+    refusal = _refusal(text, where)
+    if isinstance(refusal, Misconfigured):
+        return refusal
+    if any(mark in text for mark in APPLIED_IN_PART):
+        return None
+    return Unavailable(f"Redis at {where} refused: {text}")
