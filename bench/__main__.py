@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         f"{', '.join(url for store in STORES.values() for url in store.targets)}, if there are)",
     )
     add("--store", action="append", default=[], choices=list(STORES), help="default: all")
-    add("--peer", action="append", default=[], choices=list(PEERS), help="default: all")
+    add("--peer", action="append", default=[], choices=[*PEERS, "none"], help="default: all")
     add("--quick", action="store_true", help="a smoke run, in seconds")
     add("--pairs", type=int, help="pairs of runs for each ratio (7; quick: 2)")
     add("--out", type=Path, help="where to write (default: bench/)")
@@ -85,8 +85,10 @@ def main(arguments: list[str]) -> int:
             for name, why in field.left_out.items():
                 print(f"{name} is left out: {why}", flush=True)
             plan = Plan(field, pairs, said.quick)
-            names = [n for n in said.scenario or SCENARIOS if n not in field.store.without]
-            for name in names:
+            for name in said.scenario or SCENARIOS:
+                if name in field.store.without:
+                    print(f"{field.store.title(name)}: says nothing, and is not measured")
+                    continue
                 try:
                     everything += _measure(plan, name, out, shlex.join(arguments))
                 except RuntimeError as error:  # a worker's; the others' figures are worth having
@@ -103,10 +105,11 @@ def main(arguments: list[str]) -> int:
 
 def _measure(plan: Plan, name: str, out: Path | None, arguments: str) -> list[dict[str, Any]]:
     """One scenario over one store."""
-    title = plan.field.store.title(name)
+    title, servers = plan.field.store.title(name), plan.field.server_versions()
     cases: list[dict[str, Any]] = []
     for case in SCENARIOS[name](plan):
-        cases.append(report.record(replace(case, scenario=title)))
+        versions = {**case.versions, **servers}
+        cases.append(report.record(replace(case, scenario=title, versions=versions)))
         print("\n".join(report.table(cases[-1])), flush=True)
     if not cases:
         print(f"{title}: nobody that it applies to")

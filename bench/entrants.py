@@ -74,6 +74,11 @@ class Field:
             if set(kinds) & set(peer.kinds) and (everybody or peer.everywhere)
         ]
 
+    def server_versions(self) -> dict[str, str]:
+        """Of the run's own that somebody here uses."""
+        servers = [entrant.server for entrant in (*self._targets, *self._peers)]
+        return {server.kind: server.version for server in servers if server is not None}
+
     def floor(self, name: str) -> Entrant:
         """One that a scenario needs, whether or not it was asked for."""
         return self._peer(name, sys.executable)
@@ -132,8 +137,9 @@ def fields(
     peers: Sequence[str] = (),
     imports: Sequence[str] = (),
 ) -> list[Field]:
-    """One field for each store that was asked for: by a target, by its name, by one of its peers;
-    by nobody: every store that this version has. Peers without a target meet among themselves."""
+    """One field for each store that was asked for: by its name, by a target, by one of its peers;
+    if nothing was: every store that this version has. Peers without a target meet among themselves.
+    The peer `none` is nobody, and chooses no store."""
     for module in imports:
         importlib.import_module(module)
     known = schemes()
@@ -144,12 +150,8 @@ def fields(
         its_urls = [url for url in targets if store_of(url.partition(":")[0]) is store]
         its_peers = [name for name, peer in PEERS.items() if peer.store == store.name]
         chosen = [name for name in its_peers if name in peers] if peers else its_peers
-        if stores:
-            wanted = store.name in stores
-        elif urls:
-            wanted = bool(its_urls or (peers and chosen))
-        else:
-            wanted = bool(chosen if peers else its_urls)
-        if wanted:
+        asked = store.name in stores or (urls and its_urls) or (peers and chosen)
+        nothing = not (stores or urls or any(name in PEERS for name in peers))
+        if asked or (nothing and its_urls):
             found.append(Field(folder, servers, store, its_urls, chosen, list(imports)))
     return found

@@ -1,8 +1,8 @@
 """What a server had to do, by its own books: requests, commands, connections.
 
 Contract: standard library only, because workers of every peer use it. A meter has one connection
-of its own and leaves itself out of what it reads. A reading has the moment at which it was taken, so
-that what happened between two of them can be counted exactly.
+of its own and leaves itself out of what it reads. A reading has the moment at which it was taken,
+so that what happened between two of them can be counted exactly.
 
 What is a request? A client that asked for something and waits. Redis keeps no such count: its
 commands include those that run inside scripts. It does count reads from sockets (a batch that

@@ -45,6 +45,9 @@ __all__ = [
 HOLD = 50_000
 """Upper end of the random time, in nanoseconds, that a holder works or sleeps."""
 
+LAST = 100_000_000
+"""Who waits at the end, and can give up, may try for so many nanoseconds more: a poller's pause."""
+
 now = time.monotonic_ns
 
 
@@ -116,8 +119,9 @@ class Waiters:
         chance, stop, hold = random.Random(waiter).random, order.stop, HOLDERS[order.holder]
         _sleep_until(order.start)
         while (began := now()) < stop:
-            if not mutex.acquire(None):
-                raise RuntimeError("acquire gave up")
+            if not mutex.acquire(_patience(adapter, stop)):
+                _may_give_up(adapter, stop)
+                break
             got = now()
             if got < stop:
                 hold(chance() * HOLD)
@@ -129,12 +133,21 @@ class Waiters:
                 break
 
 
+def _patience(adapter: Adapter, stop: int) -> float | None:
+    return (stop + LAST - now()) / 1e9 if adapter.gives_up and stop != sys.maxsize else None
+
+
+def _may_give_up(adapter: Adapter, stop: int) -> None:
+    if not adapter.gives_up or now() < stop:
+        raise RuntimeError("acquire gave up")
+
+
 def contend_threads(adapter: Adapter, order: Order, meter: Meter | None) -> dict[str, Any]:
     asked = adapter.calls()
     waiters = Waiters(adapter, order)
     _sleep_until(order.since)
-    before = meter and meter.read()
     cpu = time.process_time()
+    before = meter and meter.read()
     _sleep_until(order.stop)
     cpu = time.process_time() - cpu
     after = meter and meter.read()
@@ -162,13 +175,14 @@ async def _tasks(adapter: Adapter, order: Order, meter: Meter | None) -> dict[st
     import asyncio
 
     turns: list[Turn] = []
-    stop = sys.maxsize
+    settled, stop = 0, sys.maxsize
 
     async def compete(waiter: int) -> None:
         mutex: AsyncMutex = adapter.make(order.name)
         while (began := now()) < stop:
-            if not await mutex.acquire(None):
-                raise RuntimeError("acquire gave up")
+            if not await mutex.acquire(_patience(adapter, stop)):
+                _may_give_up(adapter, stop)
+                break
             got = now()
             await asyncio.sleep(0)  # a loop's timers are too coarse for more; others get to ask
             queued = _in_line(adapter, mutex, began, got)
@@ -180,17 +194,22 @@ async def _tasks(adapter: Adapter, order: Order, meter: Meter | None) -> dict[st
     await first.acquire(5.0)
     asked = adapter.calls()
     memory = rss() if order.memory else 0
+    if order.metered and not adapter.knows_line:
+        # They cannot be seen to stand in line, but their first requests connect.
+        settled = now() + SURELY + len(order.waiters) * 500_000
+        stop = settled + order.stop - order.since
     tasks = [asyncio.create_task(compete(waiter)) for waiter in order.waiters]
     await asyncio.sleep(0)  # each runs until it waits: for the lock, or for the store's answer
-    if order.metered and not adapter.knows_line:
-        await asyncio.sleep(SURELY / 1e9 + len(tasks) * 0.0005)  # the first time they connect
+    if stop != sys.maxsize:
+        await asyncio.sleep((settled - now()) / 1e9)
     while adapter.knows_line and adapter.in_line() < len(tasks):
         await asyncio.sleep(0.005)
     if order.memory:
         memory = rss() - memory
     before = meter and meter.read()  # holds up the loop, in which nothing happens yet
     cpu, since = time.process_time(), now()
-    stop = since + order.stop - order.since
+    if stop == sys.maxsize:
+        stop = since + order.stop - order.since
     await first.release()
     await asyncio.sleep((stop - now()) / 1e9)
     cpu = time.process_time() - cpu
@@ -250,7 +269,9 @@ def hold(
 ) -> dict[str, float]:
     """Acquire so many, keep them for some rounds of renewal, release them."""
     if trace:
-        adapter.make("first").acquire(5.0)  # starts whatever a client starts once
+        first: Mutex = adapter.make("first")
+        first.acquire(5.0)  # starts whatever a client starts once
+        first.release()
         tracemalloc.start()
     threads = _threads()
     before = tracemalloc.get_traced_memory()[0] if trace else rss()
@@ -263,6 +284,8 @@ def hold(
     if trace:
         after = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
+        for mutex in kept:  # a killed holder's lease would be in the way of the next
+            mutex.release()
         return {"traced bytes per lease": (after - before) / number}
     before_keeping = meter and meter.read()
     found = adapter.keep(number, rounds)

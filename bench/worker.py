@@ -40,9 +40,7 @@ class Worker:
         self.mutexes: dict[str, Any] = {}
         self.standing: work.Waiters | None = None
 
-    def do_open(
-        self, module: str, target: str, options: dict[str, Any], meter: str | None
-    ) -> str:
+    def do_open(self, module: str, target: str, options: dict[str, Any], meter: str | None) -> str:
         """Make the adapter; its version. `meter` is the server that keeps the books."""
         self._server = meter
         connect: Starter = importlib.import_module(module).connect

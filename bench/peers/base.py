@@ -80,6 +80,10 @@ class Adapter:
 
     knows_line = False
 
+    gives_up = False
+    """Its acquire is false when the time is up. Else whoever waits at the end of a contest must get
+    the lock once more: two hundred pollers need seconds for that."""
+
     def calls(self) -> int | None:
         """How much was asked of the store so far, if that is counted."""
         return None
@@ -109,7 +113,7 @@ class Adapter:
 class AsyncAdapter(Adapter):
     """Its mutexes are for tasks, and its connections belong to its loop."""
 
-    def cycles(self, mutex: AsyncMutex, seconds: float) -> list[int]:
+    def cycles(self, mutex: Any, seconds: float) -> list[int]:
         return self.runner.run(timed_in_task(mutex, seconds))
 
     async def aclose(self) -> None:

@@ -26,6 +26,7 @@ class Lock:
 
 class Pottery(Adapter):
     version = f"pottery {version('pottery')}"
+    gives_up = True
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)

@@ -1,7 +1,7 @@
 """The floor of locks in Redis: SET NX PX to take it, EVALSHA compare-and-delete to give it back.
 
-Encoded once, over a bare socket: the two round trips that every such lock needs, and what Redis does
-for them, without client, line, token or retry. It cannot wait, so it takes part only alone.
+Encoded once, over a bare socket: the two round trips that every such lock needs, and what Redis
+does for them, without client, line, token or retry. It cannot wait, so nobody contends for it.
 """
 
 from __future__ import annotations

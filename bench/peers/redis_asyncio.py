@@ -26,6 +26,7 @@ class Lock:
 
 class RedisAsyncio(AsyncAdapter):
     version = f"redis.asyncio {VERSION}"
+    gives_up = True
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)

@@ -29,6 +29,7 @@ class Lock:
 
 class RedisPy(Adapter):
     version = f"redis-py {redis.__version__} with hiredis {hiredis.__version__}"
+    gives_up = True
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)

@@ -1,6 +1,7 @@
 """redlock-ng with one master: tries again after 100 to 300 ms.
 
-It has no timeout: it waits for ever, or tries four times. Here it waits; the worker's limit ends it.
+It has no timeout: it waits for ever, or tries four times. Here it waits; the worker's limit ends
+it.
 """
 
 from __future__ import annotations

@@ -21,11 +21,15 @@ class Lock:
 
     def acquire(self, timeout: float | None) -> object:
         self._lock.timeout = FOR_EVER if timeout is None else timeout
-        return self._lock.acquire()  # raises LockTimeoutException
+        try:
+            return self._lock.acquire()
+        except sherlock.LockTimeoutException:
+            return False
 
 
 class Sherlock(Adapter):
     version = f"sherlock {version('sherlock')}"
+    gives_up = True
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)

@@ -28,6 +28,7 @@ class Lock:
 
 class Tooz(Adapter):
     version = f"tooz {version('tooz')}"
+    gives_up = True
 
     def __init__(self, url: str) -> None:
         # Its URL has no number of a database.

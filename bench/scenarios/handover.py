@@ -24,7 +24,7 @@ from bench.session import Case, Goal, Plan, against_all, in_turns
 from bench.stats import Figures, Turn, changes, contest
 from bench.work import HOLDERS
 
-__all__ = ["compete", "processes", "tasks", "threads"]
+__all__ = ["asked", "compete", "processes", "tasks", "threads"]
 
 WAITERS = (2, 10, 50, 200)
 USUAL = {THREADS: "sleeps", PROCESSES: "works", TASKS: "yields"}
@@ -76,7 +76,7 @@ def _run(kind: str, plan: Plan) -> Iterator[Case]:
 def _seconds(kind: str, waiters: int, served: bool) -> float:
     """How long a contest is. Of pollers over a network two waiters have a few turns in a second."""
     if served:
-        return 1.0 if waiters == 2 else max(0.5, waiters / 250)
+        return 1.0 if waiters == 2 else max(0.5, waiters / 200)
     return 0.3 if kind != PROCESSES else max(1.0, waiters / 100)
 
 
@@ -145,16 +145,16 @@ def compete(
     cpu = sum(answer["cpu"] for answer in answers)
     figures["CPU us per change"] = cpu * figures["us per change"] / seconds
     if served:
-        figures |= _asked(turns, *(Reading(*said) for said in answers[0]["readings"]))
+        figures |= asked(turns, *(Reading(*said) for said in answers[0]["readings"]))
     elif answers[0]["calls"] is not None:
-        asked = sum(answer["calls"] for answer in answers)
-        figures["store requests per change"] = asked / max(1, len(changes(turns)))
+        calls = sum(answer["calls"] for answer in answers)
+        figures["store requests per change"] = calls / max(1, len(changes(turns)))
     if memory:
         figures["bytes per waiter"] = answers[0]["bytes"] / waiters
     return figures
 
 
-def _asked(turns: list[Turn], before: Reading, after: Reading) -> Figures:
+def asked(turns: list[Turn], before: Reading, after: Reading) -> Figures:
     """By the server's books, for the changes between the two moments at which they were read."""
     used = between(before, after)
     number = sum(before.moment <= turn.got < after.moment for _, turn in changes(turns))

@@ -37,9 +37,7 @@ def run(plan: Plan) -> Iterator[Case]:
     for entrant in [*targets, *peers]:
         with Crew(entrant) as holder, Crew(entrant, plan.processes) as crew:
             crew.place(SPLIT)
-            runs[entrant.label] = [
-                _wait(crew, holder, waiters, seconds, plan.amount(2, 0.2))
-            ]
+            runs[entrant.label] = [_wait(crew, holder, waiters, seconds, plan.amount(2, 0.2))]
             versions[entrant.label] = crew.version
     yield Case(
         "waiting",
