@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from bench.crew import PLACEMENTS, SAME, SPLIT, Crew, cores
 from bench.entrants import Entrant, Field, fields
 from bench.meter import Meter, Reading, between, reading
 from bench.peers import EVERY, KINDS, PEERS, PROCESSES, TASKS, THREADS
+from bench.peers.base import Adapter
 from bench.scenarios import SCENARIOS, handover, uncontended
 from bench.servers import PLACEHOLDERS, Servers
 from bench.session import Goal
 from bench.stats import Turn
 from bench.stores import EMBEDDED, REDIS, STORES, store_of
+from bench.work import Order, contend_threads
 
 FLOOR = "SET and EVALSHA"
 
@@ -152,6 +156,61 @@ def test_what_redis_is_to_show() -> None:
     assert not any(
         "redis" in goal for goal in said(handover.goals(holdfast_over("sqlite"), TASKS, 2))
     )
+
+
+# -- the end of a contest --------------------------------------------------------------------------
+
+
+class Poller(Adapter):
+    """Locks of this process whose `acquire` is false when the time is up, or `early`."""
+
+    gives_up = True
+
+    def __init__(self, early: bool = False) -> None:
+        self._lock, self._early = threading.Lock(), early
+        self.patience: list[float | None] = []
+
+    def make(self, name: str) -> Poller:
+        return self
+
+    def acquire(self, timeout: float | None) -> bool:
+        self.patience.append(timeout)
+        if self._early:
+            return False
+        return self._lock.acquire(timeout=-1 if timeout is None else timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def order(seconds: float) -> Order:
+    start = time.monotonic_ns()
+    return Order("one", [0, 1], start, start, start + int(seconds * 1e9), "does nothing")
+
+
+def test_who_can_give_up_does_so_at_the_end() -> None:
+    poller = Poller()
+    assert poller.acquire(None)  # for good: nobody gets it
+    asked = order(0.3)
+    assert contend_threads(poller, asked, None)["turns"] == []
+    assert time.monotonic_ns() >= asked.stop
+    assert all(limit is not None and 0 < limit <= 0.4 for limit in poller.patience[1:])
+
+
+def test_who_cannot_waits_for_its_turn() -> None:
+    patient = Poller()
+    patient.gives_up = False
+    turns = contend_threads(patient, order(0.3), None)["turns"]
+    assert turns
+    assert set(patient.patience) == {None}
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_an_acquire_that_fails_before_the_end_is_no_figure(gives_up: bool) -> None:
+    early = Poller(early=True)
+    early.gives_up = gives_up
+    with pytest.raises(RuntimeError, match="acquire gave up"):
+        contend_threads(early, order(0.3), None)
 
 
 # -- the server's books ----------------------------------------------------------------------------
