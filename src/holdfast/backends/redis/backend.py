@@ -15,13 +15,14 @@ from typing import Any
 
 from holdfast.backends.local import shown
 from holdfast.backends.redis import overview
+from holdfast.backends.redis.calls import held_until
 from holdfast.backends.redis.cells import Cells
 from holdfast.backends.redis.courier import Courier, Replicas
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lua import ATTEMPT, EVICT, LEAVE, LOOK, RENEW
 from holdfast.backends.redis.requests import Requests
 from holdfast.backends.redis.transport import RENEWALS
-from holdfast.backends.redis.waiting import Room, held_until
+from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until

@@ -8,7 +8,7 @@ master may have changed. Partner: `courier.py`, which follows redirections.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from holdfast.backends.redis.keys import SLOTS
 from holdfast.backends.redis.transport import ORDINARY, Node, Transport
@@ -123,7 +123,8 @@ class Sentinel(_Nodes):
                 self._sentinels.append(sentinel)
                 continue
             if isinstance(reply, list):
-                self._node = self.at((reply[0].decode(), int(reply[1])))
+                host, port = cast(list[bytes], reply)
+                self._node = self.at((host.decode(), int(port)))
                 return self._node
             heard.append(f"{sentinel}: {reply or f'knows no master {self._master!r}'}")
         raise Unavailable(f"no sentinel names a master ({'; '.join(heard)})")

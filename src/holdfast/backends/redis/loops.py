@@ -35,8 +35,9 @@ CONNECT = 5.0
 class Link(asyncio.Protocol):
     """One connection that many tasks share."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, links: set[Link]) -> None:
         self._loop = loop
+        self._links = links  # all that are open
         self._reader = new_reader()
         self._pending: deque[tuple[asyncio.Future[Any], int, list[Any]]] = deque()
         self._outgoing: list[bytes] = []
@@ -48,6 +49,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._links.add(self)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,6 +79,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
         self._transport = None
+        self._links.discard(self)
         reason = f"the connection broke: {exc}" if exc else "the connection was closed"
         while self._pending:
             future = self._pending.popleft()[0]
@@ -116,8 +119,8 @@ class Link(asyncio.Protocol):
 class LoopEar(Link):
     """A connection whose replies are messages."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hearing: Hearing) -> None:
-        super().__init__(loop)
+    def __init__(self, loop: asyncio.AbstractEventLoop, links: set[Link], hearing: Hearing) -> None:
+        super().__init__(loop, links)
         self._hearing = hearing
         self._listening = False
         self._confirmed = 0
@@ -127,11 +130,14 @@ class LoopEar(Link):
     def replied(self, reply: Any) -> None:
         if not self._listening:
             super().replied(reply)
-        elif not isinstance(reply, list):
+            return
+        if not isinstance(reply, list):
             self.close()
-        elif reply[0] == b"message":
-            self._hearing(reply[1], reply[2])
-        elif reply[0] in (b"subscribe", b"unsubscribe"):
+            return
+        words = cast(list[bytes], reply)
+        if words[0] == b"message":
+            self._hearing(words[1], words[2])
+        elif words[0] in (b"subscribe", b"unsubscribe"):
             self._confirmed += 1
             self.wake()
 
@@ -170,7 +176,7 @@ class LoopEar(Link):
             timer.cancel()
             self._waiter = None
             self._rung = False
-        if self._transport is None:
+        if not self.usable:
             raise NoAnswer("the connection broke")
 
     def wake(self) -> None:
@@ -183,7 +189,7 @@ class LoopTransport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._alone: dict[Node, list[Link]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._links: set[Link] = set()
 
     async def ask(
         self, node: Node, data: bytes, count: int, deadline: float, lane: int
@@ -202,6 +208,8 @@ class LoopTransport:
             return await future, link.run_id
         finally:
             timer.cancel()
+            if not link.usable:
+                link.retire()  # perhaps this was the last one on it
 
     async def ask_alone(
         self, node: Node, data: bytes, count: int, deadline: float
@@ -239,7 +247,7 @@ class LoopTransport:
         return link
 
     async def _open(self, address: Address, deadline: float) -> Link:
-        link = Link(asyncio.get_running_loop())
+        link = Link(asyncio.get_running_loop(), self._links)
         await self._greet(link, address, deadline)
         return link
 
@@ -264,7 +272,7 @@ class LoopTransport:
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:
-        ear = LoopEar(asyncio.get_running_loop(), hearing)
+        ear = LoopEar(asyncio.get_running_loop(), self._links, hearing)
         await self._greet(ear, node.address, deadline)
         return ear
 
@@ -273,10 +281,14 @@ class LoopTransport:
             for task in node.opening:
                 if task is not None:
                     task.cancel()
-            for link in (*node.links, *self._alone.pop(node, ())):
-                if link is not None:
-                    link.close()
             node.links = [None, None]
+        self._alone.clear()
+        for _ in range(10):  # asyncio closes a socket in the next turn of the loop
+            for link in list(self._links):
+                link.close()
+            if not self._links:
+                break
+            await asyncio.sleep(0)
 
 
 def _noticed(opening: asyncio.Task[Link]) -> None:

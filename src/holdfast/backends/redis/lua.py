@@ -44,7 +44,7 @@ class Script:
 def _read(name: str) -> str:
     """A script's text without comments, its includes in their place."""
     lines: list[str] = []
-    folder = resources.files(__package__).joinpath("scripts")
+    folder = resources.files("holdfast.backends.redis").joinpath("scripts")
     for line in folder.joinpath(name).read_text("utf-8").splitlines():
         bare = line.strip()
         if bare.startswith(INCLUDE):

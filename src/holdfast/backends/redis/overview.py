@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from holdfast.backends.local import public_id
 from holdfast.backends.redis.courier import Courier
@@ -117,4 +117,4 @@ def _info(text: str) -> Mapping[str, str]:
         found = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return cast(Mapping[str, str], found) if isinstance(found, dict) else {}

@@ -11,7 +11,7 @@ import math
 import select
 import socket
 import ssl
-from typing import Any
+from typing import Any, cast
 
 from holdfast.backends.redis.transport import Hearing, Node
 from holdfast.backends.redis.wire import (
@@ -230,14 +230,13 @@ class ThreadEar:
             wire.receive(now() + 1)
 
     def _deliver(self, reply: Any) -> None:
-        if isinstance(reply, list):
-            kind = reply[0]
-            if kind == b"message":
-                self._hearing(reply[1], reply[2])
-            elif kind in (b"subscribe", b"unsubscribe"):
-                self._confirmed += 1
-        else:
+        if not isinstance(reply, list):
             raise NoAnswer(f"the subscription was refused: {reply}")
+        words = cast(list[bytes], reply)
+        if words[0] == b"message":
+            self._hearing(words[1], words[2])
+        elif words[0] in (b"subscribe", b"unsubscribe"):
+            self._confirmed += 1
 
     def wake(self) -> None:
         try:

@@ -5,9 +5,8 @@ client's own channel and sends one heartbeat for each line, however many wait in
 the name of the client's first waiter there: lines are served in order, so as long as that one
 waits, no call to the others can have been lost.
 
-Laws kept here: 1 (**hazard**: this process may have been paused after the call was sent, so a grant
-is never dated from its arrival, but from the latest exchange with the same server whose clock it
-names), 3 (looking refreshes, never creates), 6 (one message; waiting costs the heartbeat).
+Laws kept here: 1 (in `calls.py`), 3 (looking refreshes, never creates), 6 (one message; waiting
+costs the heartbeat).
 Hazards: a call may come before the answer that says "in line" (it is kept in `_early`), twice, late
 or for nobody. A listener that cannot reach the store calls everybody to ask for themselves.
 """
@@ -17,24 +16,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from holdfast.backends.redis.calls import Anchors, Called, Line, Ticket
 from holdfast.backends.redis.transport import Ear, Hearing
 from holdfast.backends.redis.wire import NoAnswer
-from holdfast.core.lease import DRIFT, valid_until
 from holdfast.core.port import Event, Port, Task
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Grant, Unknown
 
 log = logging.getLogger("holdfast")
 
-__all__ = ["Anchors", "Called", "Line", "Room", "Ticket"]
+__all__ = ["DEAF", "Room"]
 
 DEAF, HEARS, SOMEWHERE = "0", "1", "3"
 """What a client says about its listening: not yet; yes; yes, but PUBLISH cannot count it."""
-
-STALE = 5.0
-"""An exchange older than this dates nothing."""
 
 LINGER = 5.0
 """How long the listener stays when nobody waits any more."""
@@ -44,74 +40,6 @@ EARLY = 1000
 
 PATIENCE = 1.0
 """How long the listener gives a server to answer, at most."""
-
-
-class Called(NamedTuple):
-    """What a call says: the token, the server's clock, and for how long it is ours to claim."""
-
-    fence: int
-    clock: int
-    span: int
-    run_id: str
-
-
-class Anchors:
-    """For each server, a moment here that was surely before a moment there."""
-
-    def __init__(self) -> None:
-        self._anchors: dict[str, tuple[float, int]] = {}
-
-    def set(self, run_id: str, sent: float, clock: int) -> None:
-        if run_id:
-            if len(self._anchors) > 64:
-                self._anchors.clear()
-            self._anchors[run_id] = sent, clock
-
-    def until(self, called: Called, now: float) -> float | None:
-        """Until when a grant may be trusted; None when that cannot be told from here."""
-        anchor = self._anchors.get(called.run_id)
-        if anchor is None:
-            return None
-        sent, clock = anchor
-        elapsed = (called.clock - clock) / 1e6
-        if elapsed < 0 or now - sent > STALE:
-            return None
-        span = called.span / 1e6
-        return min(sent + elapsed + span - DRIFT * (elapsed + span), now + span)
-
-
-class Ticket:
-    """One waiter: where its turn arrives."""
-
-    __slots__ = ("called", "claim", "event", "grant", "number")
-
-    def __init__(self, claim: Claim, number: int, event: Event) -> None:
-        self.claim = claim
-        self.number = number
-        self.event = event
-        self.called: Called | None = None
-        self.grant: Grant | None = None
-
-
-class Line:
-    """One name that somebody here waits for."""
-
-    __slots__ = ("beat_at", "failing_since", "interval", "tickets")
-
-    def __init__(self, interval: float) -> None:
-        self.tickets: dict[tuple[int, str], Ticket] = {}
-        self.interval = interval
-        self.beat_at = math.inf
-        self.failing_since = math.inf
-
-    def first(self) -> Ticket | None:
-        while True:
-            tickets = list(self.tickets)  # one step: other threads come and go
-            if not tickets:
-                return None
-            ticket = self.tickets.get(min(tickets))
-            if ticket is not None:
-                return ticket
 
 
 class Looking(Protocol):
@@ -428,8 +356,3 @@ class Room:
         ear, self._ear = self._ear, None
         if ear is not None:
             ear.close()
-
-
-def held_until(sent: float, remaining: int) -> float:
-    """Until when a lease may be trusted that had so many microseconds left when it was seen."""
-    return valid_until(sent, remaining / 1e6)

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from holdfast import aio
+from holdfast import Unavailable, aio
 from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on, refused, take
 
 STEPS = 24
@@ -79,7 +79,9 @@ class Cancellation(Theme):
         for count in range(STEPS):
             task = api.spawn(api.here.lock("x").acquire(timeout=0.002))
             await steps(count)
-            await cancelled(task)
+            # A store on the other side of a network may not have answered in so short a time.
+            with contextlib.suppress(Unavailable):
+                await cancelled(task)
             await api.in_line("x", 0)
         await lease.release()
         await api.free("x")

@@ -1,0 +1,93 @@
+"""Calls, and what they are worth: the store's word that it is somebody's turn.
+
+Law kept here: 1. **Hazard**: this process may have been paused after the call was sent, so a grant
+is never dated from its arrival, but from the latest exchange with the same server whose clock it
+names. Partner: `waiting.py`, which hears them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from holdfast.core.lease import DRIFT, valid_until
+from holdfast.core.port import Event
+from holdfast.types import Claim, Grant
+
+__all__ = ["Anchors", "Called", "Line", "Ticket", "held_until"]
+
+STALE = 5.0
+"""An exchange older than this dates nothing."""
+
+
+class Called(NamedTuple):
+    """What a call says: the token, the server's clock, and for how long it is ours to claim."""
+
+    fence: int
+    clock: int
+    span: int
+    run_id: str
+
+
+class Anchors:
+    """For each server, a moment here that was surely before a moment there."""
+
+    def __init__(self) -> None:
+        self._anchors: dict[str, tuple[float, int]] = {}
+
+    def set(self, run_id: str, sent: float, clock: int) -> None:
+        if run_id:
+            if len(self._anchors) > 64:
+                self._anchors.clear()
+            self._anchors[run_id] = sent, clock
+
+    def until(self, called: Called, now: float) -> float | None:
+        """Until when a grant may be trusted; None when that cannot be told from here."""
+        anchor = self._anchors.get(called.run_id)
+        if anchor is None:
+            return None
+        sent, clock = anchor
+        elapsed = (called.clock - clock) / 1e6
+        if elapsed < 0 or now - sent > STALE:
+            return None
+        span = called.span / 1e6
+        return min(sent + elapsed + span - DRIFT * (elapsed + span), now + span)
+
+
+class Ticket:
+    """One waiter: where its turn arrives."""
+
+    __slots__ = ("called", "claim", "event", "grant", "number")
+
+    def __init__(self, claim: Claim, number: int, event: Event) -> None:
+        self.claim = claim
+        self.number = number
+        self.event = event
+        self.called: Called | None = None
+        self.grant: Grant | None = None
+
+
+class Line:
+    """One name that somebody here waits for."""
+
+    __slots__ = ("beat_at", "failing_since", "interval", "tickets")
+
+    def __init__(self, interval: float) -> None:
+        self.tickets: dict[tuple[int, str], Ticket] = {}
+        self.interval = interval
+        self.beat_at = math.inf
+        self.failing_since = math.inf
+
+    def first(self) -> Ticket | None:
+        while True:
+            tickets = list(self.tickets)  # one step: other threads come and go
+            if not tickets:
+                return None
+            ticket = self.tickets.get(min(tickets))
+            if ticket is not None:
+                return ticket
+
+
+def held_until(sent: float, remaining: int) -> float:
+    """Until when a lease may be trusted that had so many microseconds left when it was seen."""
+    return valid_until(sent, remaining / 1e6)
