@@ -90,8 +90,14 @@ class RedisStrategy(Strategy):
     def expire_now(self, name: str) -> None:
         lock = self.keys.lock(name)
         now = self._clock()
-        if self.server.call("HEXISTS", lock, "e"):
-            self.server.call("HSET", lock, "e", now)
+        value = self.server.call("GET", lock)
+        if isinstance(value, str):
+            # x:token:expiry:... or c:mode:claimed:token:expiry:... (scripts/lines.lua)
+            words = value.split(":")
+            at = {"x": 2, "c": 4}.get(words[0])
+            if at is not None and int(words[at]):
+                words[at] = str(now)
+                self.server.call("SET", lock, ":".join(words), "KEEPTTL")
         for owner in self._list("ZRANGE", f"{lock}:h", 0, -1):
             self.server.call("ZADD", f"{lock}:h", now, owner)
 
@@ -107,16 +113,13 @@ class RedisStrategy(Strategy):
             if not key.endswith("}"):
                 left.append(key)
                 continue
-            flat = self._list("HGETALL", key)
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
             # It is kept for its last token; what is over is cleared away by who comes next.
-            fields.pop("f", None)
-            if float(fields.get("g", 0)) <= self._clock():
-                fields.pop("g", None)
-            if float(fields.get("e", "inf")) <= self._clock():
-                fields = {name: text for name, text in fields.items() if name not in "moeaiu"}
-            if fields:
-                left.append(f"{key}: {' '.join(fields)}")
+            words = str(self.server.call("GET", key)).split(":")
+            if words[0] == "f" or (words[0] == "x" and int(words[2]) <= self._clock()):
+                continue
+            over = words[0] == "c" and max(int(words[4]), int(words[6])) <= self._clock()
+            if not (over and int(words[5]) == 0):
+                left.append(f"{key}: {words[0]}")
         return left
 
     def _clock(self) -> int:
@@ -145,6 +148,15 @@ class _Count:
             return await ask(*args)
 
         transport.ask = counted
+        quick = transport.quick
+        if quick is not None:
+
+            def counted_quick(*args: Any) -> Any:
+                answer = quick(*args)
+                self.requests += answer is not None
+                return answer
+
+            transport.quick = counted_quick
 
 
 _count = _Count()

@@ -110,10 +110,13 @@ class Backend(Cells):
         rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
         sent = self._port.now()
         try:
-            if self._replicas is None:
-                reply, run_id = await self._courier.call(ATTEMPT, rest, slot, deadline)
-            else:
+            if self._replicas is not None:
                 reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
+            else:
+                courier = self._courier
+                reply, run_id = courier.call_now(ATTEMPT, rest, slot, deadline) or (
+                    await courier.call(ATTEMPT, rest, slot, deadline)
+                )
         except NoAnswer as error:
             return Unknown(str(error))
         if isinstance(reply, int):
@@ -176,7 +179,10 @@ class Backend(Cells):
     ) -> Released | AlreadyLost | Unknown:
         rest, slot = self._requests.leave(grant.claim, tombstone)
         try:
-            reply, _ = await self._courier.call(LEAVE, rest, slot, deadline)
+            courier = self._courier
+            reply, _ = courier.call_now(LEAVE, rest, slot, deadline) or (
+                await courier.call(LEAVE, rest, slot, deadline)
+            )
         except NoAnswer as error:
             return Unknown(str(error))
         return RELEASED if reply else AlreadyLost(NOT_OURS)

@@ -186,6 +186,8 @@ class LoopEar(Link):
 
 
 class LoopTransport:
+    quick = None
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._alone: dict[Node, list[Link]] = {}

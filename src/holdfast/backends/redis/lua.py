@@ -54,10 +54,10 @@ def _read(name: str) -> str:
     return "\n".join(lines)
 
 
-ATTEMPT = Script("attempt", 6, 12)
+ATTEMPT = Script("attempt", 6, 7)
 LOOK = Script("look", 6, 6)
 RENEW = Script("renew", 6, 3)
-LEAVE = Script("leave", 6, 3)
+LEAVE = Script("leave", 6, 4)
 EVICT = Script("evict", 6, 1)
 OVERVIEW = Script("overview", 6, 0)
 CELL_READ = Script("cell_read", 1, 0)

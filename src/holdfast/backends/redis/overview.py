@@ -65,18 +65,18 @@ def _pairs(flat: Any) -> dict[str, str]:
 
 def _line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
-    state, entry_of, alive = _pairs(lock), _pairs(entries), _pairs(clients)
-    fence = int(state.get("f", "0")) or None
+    entry_of, alive = _pairs(entries), _pairs(clients)
+    token, expires, owner, info = _exclusive((lock or b"").decode())
     holders: list[ClaimInfo] = []
-    if state.get("m") == "x" and int(state["e"]) > now:
+    if expires > now:
         holders.append(
             ClaimInfo(
-                id=public_id(state["o"]),
+                id=public_id(owner),
                 mode=Mode.EXCLUSIVE,
-                since=(now - int(state["a"])) / 1e6,
-                remaining=(int(state["e"]) - now) / 1e6,
-                fence=fence,
-                info=_info(state["i"]),
+                since=max(0.0, (now - token) / 1e6),  # a token is the time of its grant
+                remaining=(expires - now) / 1e6,
+                fence=token,
+                info=_info(info),
             )
         )
     for owner, expiry in _scores(sharing):
@@ -90,7 +90,22 @@ def _line(name: str, reply: Any) -> LockInfo:
             until = int(alive.get(channel, "0:2").split(":")[0])
             if until > now:
                 waiters.append(_entry(owner, entry_of[owner], now, until))
-    return LockInfo(name, tuple(holders), tuple(waiters), fence)
+    return LockInfo(name, tuple(holders), tuple(waiters), token or None)
+
+
+def _exclusive(lock: str) -> tuple[int, int, str, str]:
+    """The last token, and the exclusive holder's expiry (0: there is none), owner and info. What a
+    lock's string says is written down in scripts/lines.lua."""
+    fields, _, info = lock.partition(" ")
+    match fields.split(":"):
+        case ["f", token]:
+            return int(token), 0, "", ""
+        case ["x", token, expires, owner]:
+            return int(token), int(expires), owner, info
+        case ["c", mode, _, token, expires, _, _, _, owner]:
+            return int(token), int(expires) if mode == "x" else 0, owner, info
+        case _:
+            return 0, 0, "", ""
 
 
 def _scores(flat: Any) -> list[tuple[str, int]]:

@@ -7,6 +7,9 @@ shape of its last claim. Partner: `scripts/*.lua`, whose headers say what stands
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from holdfast.backends.redis.keys import Keys, slot_of
 from holdfast.backends.redis.wire import pack_word
@@ -25,15 +28,12 @@ def microseconds(seconds: float) -> str:
     return str(round(seconds * 1_000_000))
 
 
-class Shape:
+class Shape(NamedTuple):
     """The end of an attempt, and what it was made from. Never changed: threads share it."""
 
-    __slots__ = ("fair", "hearing", "info", "limit", "mode", "permits", "queue", "tail", "ttl")
-
-    def __init__(self, claim: Claim, queue: bool, hearing: str, tail: bytes) -> None:
-        self.mode, self.permits, self.limit = claim.mode, claim.permits, claim.limit
-        self.ttl, self.fair, self.info = claim.ttl, claim.fair, claim.info
-        self.queue, self.hearing, self.tail = queue, hearing, tail
+    info: Mapping[str, str]
+    key: tuple[Any, ...]
+    tail: bytes
 
 
 class Spelling:
@@ -51,8 +51,10 @@ class Requests:
     def __init__(self, keys: Keys, channel: str, window: float, memory: float) -> None:
         self.keys = keys
         self._channel = pack_word(channel)
-        self._window = pack_word(microseconds(window))
-        self._memory = pack_word(microseconds(memory))
+        self._window = microseconds(window)
+        self._memory = microseconds(memory)
+        self._least = math.ceil(memory * 1000)
+        self._memories = pack_word(self._memory) + pack_word(str(self._least))
         self._spellings: dict[str, Spelling] = {}
 
     def spell(self, name: str) -> Spelling:
@@ -67,55 +69,49 @@ class Requests:
     def attempt(self, claim: Claim, queue: bool, hearing: str) -> tuple[bytes, int]:
         spelling = self._spellings.get(claim.name) or self.spell(claim.name)
         owner, shape = claim.owner, spelling.shape
-        if (
-            shape is None
-            or shape.info is not claim.info
-            or shape.queue is not queue
-            or shape.hearing != hearing
-            or shape.mode is not claim.mode
-            or shape.ttl != claim.ttl
-            or shape.fair is not claim.fair
-            or shape.permits != claim.permits
-            or shape.limit != claim.limit
-        ):
-            shape = spelling.shape = self._shape(claim, queue, hearing)
+        key = claim.mode, claim.ttl, claim.fair, claim.permits, claim.limit, queue, hearing
+        if shape is None or shape.info is not claim.info or shape.key != key:
+            shape = spelling.shape = Shape(claim.info, key, self._tail(claim, queue, hearing))
         return b"%b$%d\r\n%b\r\n%b" % (
             spelling.keys, len(owner), owner.encode(), shape.tail,
         ), spelling.slot  # fmt: skip
 
-    def _shape(self, claim: Claim, queue: bool, hearing: str) -> Shape:
-        words = (
-            LETTER_OF[claim.mode], str(claim.permits), str(claim.limit), microseconds(claim.ttl),
-            "1" if claim.fair else "0", "1" if queue else "0",
+    def _tail(self, claim: Claim, queue: bool, hearing: str) -> bytes:
+        info = json.dumps(dict(claim.info), separators=(",", ":"))
+        kept = max(self._least, math.ceil(claim.ttl * 1000))
+        rest = (
+            claim.permits, claim.limit, int(claim.fair), int(queue), self._window, hearing,
+            self._memory,
         )  # fmt: skip
-        info = pack_word(json.dumps(dict(claim.info), separators=(",", ":")))
-        tail = b"".join(map(pack_word, words)) + self._window + self._channel
-        return Shape(claim, queue, hearing, tail + pack_word(hearing) + info + self._memory)
+        words = LETTER_OF[claim.mode], microseconds(claim.ttl), info, str(kept)
+        tail = b"".join(map(pack_word, words)) + self._channel
+        return tail + pack_word(":".join(map(str, rest)))
 
     def look(self, claim: Claim, hearing: str) -> tuple[bytes, int]:
         spelling = self.spell(claim.name)
         ttl = pack_word(microseconds(claim.ttl))
         return b"".join((
-            spelling.keys, pack_word(claim.owner), ttl, self._window, self._channel,
-            pack_word(hearing), self._memory,
+            spelling.keys, pack_word(claim.owner), ttl, pack_word(self._window), self._channel,
+            pack_word(hearing), pack_word(self._memory),
         )), spelling.slot  # fmt: skip
 
     def renew(self, claim: Claim) -> tuple[bytes, int]:
         spelling = self.spell(claim.name)
         ttl = pack_word(microseconds(claim.ttl))
-        return b"".join((spelling.keys, pack_word(claim.owner), ttl, self._memory)), spelling.slot
+        memory = pack_word(self._memory)
+        return b"".join((spelling.keys, pack_word(claim.owner), ttl, memory)), spelling.slot
 
     def leave(self, claim: Claim, tombstone: bool) -> tuple[bytes, int]:
         spelling = self._spellings.get(claim.name) or self.spell(claim.name)
         owner = claim.owner
         grave = pack_word(microseconds(claim.ttl)) if tombstone else b"$1\r\n0\r\n"
         return b"%b$%d\r\n%b\r\n%b%b" % (
-            spelling.keys, len(owner), owner.encode(), grave, self._memory,
+            spelling.keys, len(owner), owner.encode(), grave, self._memories,
         ), spelling.slot  # fmt: skip
 
     def evict(self, name: str) -> tuple[bytes, int]:
         spelling = self.spell(name)
-        return spelling.keys + self._memory, spelling.slot
+        return spelling.keys + pack_word(self._memory), spelling.slot
 
     def overview(self, name: str) -> tuple[bytes, int]:
         spelling = self.spell(name)

@@ -57,6 +57,11 @@ class Ear(Protocol):
 
 
 class Transport(Protocol):
+    @property
+    def quick(self) -> Callable[[Node, bytes, float], tuple[Any, str] | None] | None:
+        """Asks for one reply without suspending, where that can be (None: it cannot)."""
+        ...
+
     async def ask(
         self, node: Node, data: bytes, count: int, deadline: float, lane: int
     ) -> tuple[Any, str]:

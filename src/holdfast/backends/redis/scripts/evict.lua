@@ -10,7 +10,9 @@ local now = clock[1] * 1000000 + clock[2]
 
 --#include lines.lua
 
-load(redis.call('HMGET', lock, 'm', 'f', 'w', 'g', 'o', 'e', 'u', 'p'))
+local value = redis.call('GET', lock)
+if not value then return 0 end
+load(value)
 drop_expired(now)
 local count = 0
 if mode == 'x' then
@@ -21,6 +23,7 @@ elseif mode then
   for _, owner in ipairs(owners) do redis.call('HDEL', entries, owner) end
   redis.call('DEL', holders)
 end
-if mode then nobody_holds() end
-advance(now, tonumber(ARGV[1]))
+nobody_holds()
+advance(now)
+save(now, tonumber(ARGV[1]))
 return count

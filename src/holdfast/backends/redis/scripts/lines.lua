@@ -1,9 +1,12 @@
 -- lines.lua: one line of claims, and `advance`, which ends every script. Included by the others.
 --
--- KEYS   1 lock     hash  f  last exclusive token      m  mode of the holders: x, s or p
---                         o e a i u  the exclusive holder: owner, expiry, since, info, unconfirmed
---                         p  permits taken             w  last number given to a waiter, if any waits
---                         g  when the last tombstone ends
+-- KEYS   1 lock     string, one of
+--                     f:token                     free; its last token is remembered
+--                     x:token:expiry:owner info   held alone; nobody waits
+--                     c:mode:claimed:token:expiry:number:grave:taken:owner info   anything else:
+--                       mode - (free), x, s or p; claimed 0 when an exclusive grant was called out
+--                       and not claimed yet; number: the last one given to a waiter, 0 when none
+--                       waits; grave: when the last tombstone ends; taken: permits
 --        2 queue    zset  owner -> number in line
 --        3 entries  hash  owner -> entry, of every waiter and of every shared or permits holder:
 --                         state:mode:permits:limit:ttl:window:since:fence:channel info
@@ -12,7 +15,8 @@
 --                         (hearing: 0 not yet, 1 yes, 2 a call reached nobody, 3 cannot be told)
 --        5 holders  zset  owner -> expiry, of shared and permits holders
 --        6 graves   zset  owner -> until, of withdrawn claims
--- Times are microseconds of the server's clock. Every key expires by itself.
+-- Times are microseconds of the server's clock. Every key expires by itself. The state is one
+-- string because each redis.call costs more than the rest of an uncontended acquire.
 --
 -- Laws kept here: 6 (one message to one waiter), 7 (tokens: max(last + 1, the clock); as text only
 -- by %.0f), and: nobody else wakes waiters, so whatever changes a line advances it.
@@ -28,44 +32,71 @@ local function keep(key, span)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, text(ms)) end
 end
 
+local mode, claimed, last, expiry_x, number, grave, taken, owner_x, info_x
+local shared_until = 0  -- of those whose leases were made or extended in this step
+
+local function load(value)
+  mode, claimed, last, expiry_x, number, grave, taken = false, true, 0, 0, 0, 0, 0
+  owner_x, info_x = '', ''
+  local kind = value and string.sub(value, 1, 1)
+  if kind == 'f' then
+    last = tonumber(string.sub(value, 3))
+  elseif kind == 'x' then
+    mode = 'x'
+    last, expiry_x, owner_x, info_x = string.match(value, '^x:(%d+):(%d+):(%S*) (.*)$')
+    last, expiry_x = tonumber(last), tonumber(expiry_x)
+  elseif kind == 'c' then
+    local m, c, l, e, n, g, t
+    m, c, l, e, n, g, t, owner_x, info_x = string.match(value,
+      '^c:(.):(.):(%d+):(%d+):(%d+):(%d+):(%d+):(%S*) (.*)$')
+    mode, claimed, last, expiry_x = m ~= '-' and m, c == '1', tonumber(l), tonumber(e)
+    number, grave, taken = tonumber(n), tonumber(g), tonumber(t)
+  end
+end
+
+-- Write it back, for as long as anything in it matters; `memory`: how long the last token does.
+local function save(now, memory)
+  if grave <= now then grave = 0 end
+  local span = math.max(memory, expiry_x - now, grave - now, shared_until - now)
+  local value
+  if grave > 0 or number > 0 or not claimed or mode == 's' or mode == 'p' then
+    value = table.concat({ 'c', mode or '-', claimed and '1' or '0', text(last), text(expiry_x),
+      text(number), text(grave), text(taken), owner_x }, ':') .. ' ' .. info_x
+    span = math.max(span, redis.call('PTTL', lock) * 1000)
+  elseif mode then
+    value = table.concat({ 'x', text(last), text(expiry_x), owner_x }, ':') .. ' ' .. info_x
+  elseif last > 0 then
+    value = 'f:' .. text(last)
+  else
+    redis.call('DEL', lock)
+    return
+  end
+  redis.call('SET', lock, value, 'PX', text(math.ceil(span / 1000)))
+end
+
 local ENTRY = '^(%a):(%a):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%S*) (.*)$'
 
 local function read_entry(owner)
   local packed = redis.call('HGET', entries, owner)
   if not packed then return nil end
-  local state, mode, permits, limit, ttl, window, since, fence, channel, info =
+  local state, of, permits, limit, ttl, window, since, fence, channel, info =
     string.match(packed, ENTRY)
   if not state then return nil end
   return {
-    state = state, mode = mode, permits = tonumber(permits), limit = tonumber(limit),
+    state = state, mode = of, permits = tonumber(permits), limit = tonumber(limit),
     ttl = tonumber(ttl), window = tonumber(window), since = tonumber(since),
     fence = tonumber(fence), channel = channel, info = info,
   }
 end
 
 local function write_entry(owner, entry)
-  redis.call('HSET', entries, owner, table.concat({
-    entry.state, entry.mode, text(entry.permits), text(entry.limit), text(entry.ttl),
-    text(entry.window), text(entry.since), text(entry.fence), entry.channel,
-  }, ':') .. ' ' .. entry.info)
-end
-
-local mode, last, waiting, grave, owner_x, expiry_x, unconfirmed_x, taken
-
--- What `HMGET lock m f w g o e u p` said.
-local function load(state)
-  mode, last, waiting = state[1], tonumber(state[2] or '0'), state[3]
-  grave, owner_x, expiry_x = tonumber(state[4] or '0'), state[5], tonumber(state[6] or '0')
-  unconfirmed_x, taken = state[7], tonumber(state[8] or '0')
+  redis.call('HSET', entries, owner, string.format('%s:%s:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%s ',
+    entry.state, entry.mode, entry.permits, entry.limit, entry.ttl, entry.window, entry.since,
+    entry.fence, entry.channel) .. entry.info)
 end
 
 local function buried(owner, now)
-  if grave == 0 then return false end
-  if grave <= now then
-    redis.call('HDEL', lock, 'g')
-    grave = 0
-    return false
-  end
+  if grave <= now then return false end
   local ends = redis.call('ZSCORE', graves, owner)
   return ends and tonumber(ends) > now
 end
@@ -74,11 +105,7 @@ local function bury(owner, span, now)
   redis.call('ZREMRANGEBYSCORE', graves, '-inf', text(now))
   redis.call('ZADD', graves, text(now + span), owner)
   keep(graves, span)
-  if grave < now + span then
-    grave = now + span
-    redis.call('HSET', lock, 'g', text(grave))
-  end
-  keep(lock, span)
+  grave = math.max(grave, now + span)
 end
 
 -- THE compatibility rule (`admits` in backends/local.py is the same in Python).
@@ -95,51 +122,40 @@ local function token(entry, now)
 end
 
 -- From now on `owner` holds, for `span`.
-local function hold(owner, entry, span, now, memory)
-  if entry.fence > last then last = entry.fence end
-  if entry.mode == 'x' then
-    mode, owner_x, expiry_x, unconfirmed_x = 'x', owner, now + span, entry.state == 'u' and '1'
-    redis.call('HSET', lock, 'm', 'x', 'o', owner, 'e', text(expiry_x), 'a', text(now),
-      'i', entry.info, 'f', text(last))
-    if unconfirmed_x then redis.call('HSET', lock, 'u', '1') end
+local function hold(owner, entry, span, now)
+  last = math.max(last, entry.fence)
+  mode = entry.mode
+  if mode == 'x' then
+    claimed, expiry_x, owner_x, info_x = entry.state ~= 'u', now + span, owner, entry.info
   else
     entry.since = now
     write_entry(owner, entry)
     redis.call('ZADD', holders, text(now + span), owner)
-    mode, taken = entry.mode, taken + entry.permits
-    redis.call('HSET', lock, 'm', mode, 'p', text(taken), 'f', text(last))
+    taken, shared_until = taken + entry.permits, now + span
     keep(entries, span)
     keep(holders, span)
   end
-  keep(lock, math.max(span, memory, grave - now))
 end
 
 local function nobody_holds()
-  redis.call('HDEL', lock, 'm', 'o', 'e', 'a', 'i', 'u', 'p')
-  mode, owner_x, unconfirmed_x, taken = nil, nil, nil, 0
+  mode, claimed, expiry_x, taken, owner_x, info_x = false, true, 0, 0, '', ''
 end
 
 local function stops_sharing(owner)
   local entry = read_entry(owner)
   redis.call('HDEL', entries, owner)
   if redis.call('ZREM', holders, owner) == 1 and entry then taken = taken - entry.permits end
-end
-
-local function count_sharers()
-  if redis.call('ZCARD', holders) == 0 then
-    nobody_holds()
-  else
-    redis.call('HSET', lock, 'p', text(taken))
-  end
+  if redis.call('ZCARD', holders) == 0 then nobody_holds() end
 end
 
 local function drop_expired(now)
   if mode == 'x' then
     if expiry_x <= now then nobody_holds() end
   elseif mode then
-    local over = redis.call('ZRANGEBYSCORE', holders, '-inf', text(now))
-    for _, owner in ipairs(over) do stops_sharing(owner) end
-    if #over > 0 or redis.call('ZCARD', holders) == 0 then count_sharers() end
+    if redis.call('EXISTS', holders) == 0 then nobody_holds() end
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', text(now))) do
+      stops_sharing(owner)
+    end
   end
 end
 
@@ -152,7 +168,8 @@ end
 
 -- Until when a client is alive, and whether it hears.
 local function client(channel)
-  local alive, hearing = string.match(redis.call('HGET', clients, channel) or '0:2', '^(%d+):(%d)$')
+  local said = redis.call('HGET', clients, channel)
+  local alive, hearing = string.match(said or '0:2', '^(%d+):(%d)$')
   return tonumber(alive or '0'), hearing
 end
 
@@ -161,14 +178,13 @@ local function is_here(channel, hearing, window, now)
   keep(clients, window)
   keep(queue, window)
   keep(entries, window)
-  keep(lock, window)
 end
 
 -- Drop who expired, and waiters whose client has died; grant from the front while compatible, and
 -- call each who was granted. True when a live waiter stays who cannot have it yet.
-local function advance(now, memory)
+local function advance(now)
   drop_expired(now)
-  if not waiting then return false end
+  if number == 0 then return false end
   local at, blocked = 0, false
   while true do
     if mode == 'x' then
@@ -194,7 +210,7 @@ local function advance(now, memory)
       local reached = 1
       if hearing ~= '0' then
         reached = redis.call('PUBLISH', entry.channel,
-          table.concat({ owner, text(entry.fence), text(now), text(span) }, ' '))
+          string.format('%s %.0f %.0f %.0f', owner, entry.fence, now, span))
       end
       if reached == 0 and hearing == '1' then
         redis.call('HSET', clients, entry.channel, text(alive) .. ':2')
@@ -202,14 +218,13 @@ local function advance(now, memory)
       else
         redis.call('ZREM', queue, owner)
         if entry.mode == 'x' then redis.call('HDEL', entries, owner) end
-        hold(owner, entry, span, now, memory)
+        hold(owner, entry, span, now)
       end
     end
   end
-  if redis.call('ZCARD', queue) == 0 then
+  if redis.call('EXISTS', queue) == 0 then
     redis.call('DEL', clients)
-    redis.call('HDEL', lock, 'w')
-    waiting, blocked = nil, false
+    number, blocked = 0, false
   end
   return blocked
 end
@@ -217,17 +232,12 @@ end
 -- What `owner` holds now: its token and until when; nil when it does not. Who asks is alive, so a
 -- grant that was called out and not claimed yet becomes the full lease.
 local function held(owner, ttl, now)
-  if owner_x == owner and mode == 'x' and expiry_x > now then
-    if unconfirmed_x then
-      expiry_x = math.max(expiry_x, now + ttl)
-      redis.call('HSET', lock, 'e', text(expiry_x))
-      redis.call('HDEL', lock, 'u')
-      unconfirmed_x = nil
-      keep(lock, expiry_x - now)
-    end
+  if mode == 'x' then
+    if owner_x ~= owner or expiry_x <= now then return nil end
+    if not claimed then claimed, expiry_x = true, math.max(expiry_x, now + ttl) end
     return last, expiry_x
   end
-  if mode == 'x' or not mode then return nil end
+  if not mode then return nil end
   local expiry = tonumber(redis.call('ZSCORE', holders, owner) or '0')
   if expiry <= now then return nil end
   local entry = read_entry(owner)
@@ -236,9 +246,9 @@ local function held(owner, ttl, now)
     entry.state, expiry = 'h', math.max(expiry, now + ttl)
     write_entry(owner, entry)
     redis.call('ZADD', holders, text(expiry), owner)
+    shared_until = expiry
     keep(holders, expiry - now)
     keep(entries, expiry - now)
-    keep(lock, expiry - now)
   end
   return entry.fence, expiry
 end

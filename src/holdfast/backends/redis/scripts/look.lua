@@ -12,16 +12,17 @@ local now = clock[1] * 1000000 + clock[2]
 
 --#include lines.lua
 
-local owner, memory = ARGV[1], tonumber(ARGV[6])
-load(redis.call('HMGET', lock, 'm', 'f', 'w', 'g', 'o', 'e', 'u', 'p'))
-local number = redis.call('ZSCORE', queue, owner)
-if number and not waiting then  -- somebody deleted the lock and left the queue
-  waiting = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-  redis.call('HSET', lock, 'w', waiting)
+local owner, window, memory = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[6])
+load(redis.call('GET', lock))
+if redis.call('ZSCORE', queue, owner) then
+  if number == 0 then  -- somebody deleted the lock and left the queue
+    number = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+  end
+  is_here(ARGV[4], ARGV[5], window, now)
 end
-if number then is_here(ARGV[4], ARGV[5], tonumber(ARGV[3]), now) end
-advance(now, memory)
+advance(now)
 local fence, expiry = held(owner, tonumber(ARGV[2]), now)
+save(now, memory)
 if fence then return { 1, fence, expiry - now } end
 local rank = redis.call('ZRANK', queue, owner)
 if not rank then return -1 end

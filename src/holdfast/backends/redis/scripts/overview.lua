@@ -7,7 +7,7 @@
 local clock = redis.call('TIME')
 return {
   clock[1] * 1000000 + clock[2],
-  redis.call('HGETALL', KEYS[1]),
+  redis.call('GET', KEYS[1]),
   redis.call('ZRANGE', KEYS[5], 0, -1, 'WITHSCORES'),
   redis.call('ZRANGE', KEYS[2], 0, -1),
   redis.call('HGETALL', KEYS[3]),
