@@ -24,6 +24,32 @@ def about_locks(frame: bytes) -> bool:
     return b"\r\nEVAL" in frame[:24]
 
 
+# What a lock's string says is written down in scripts/lines.lua.
+_EXPIRE = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local value = redis.call('GET', KEYS[1])
+local at = value and ({ x = 10, c = 12 })[string.sub(value, 1, 1)]
+if at and struct.unpack('<d', value, at) > 0 then
+  local new = string.sub(value, 1, at - 1) .. struct.pack('<d', now) .. string.sub(value, at + 8)
+  redis.call('SET', KEYS[1], new, 'KEEPTTL')
+end
+for _, owner in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now), owner)
+end
+"""
+_OVER = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local value = redis.call('GET', KEYS[1])
+local kind = string.sub(value, 1, 1)
+if kind == 'f' then return 1 end
+if kind == 'x' then return struct.unpack('<d', value, 10) <= now and 1 or 0 end
+local _, expiry, number, grave = struct.unpack('<dddd', value, 4)
+return expiry <= now and number == 0 and grave <= now and 1 or 0
+"""
+
+
 class RedisStrategy(Strategy):
     name = "redis"
     short_ttl = 0.3
@@ -89,17 +115,7 @@ class RedisStrategy(Strategy):
 
     def expire_now(self, name: str) -> None:
         lock = self.keys.lock(name)
-        now = self._clock()
-        value = self.server.call("GET", lock)
-        if isinstance(value, str):
-            # x:token:expiry:... or c:mode:claimed:token:expiry:... (scripts/lines.lua)
-            words = value.split(":")
-            at = {"x": 2, "c": 4}.get(words[0])
-            if at is not None and int(words[at]):
-                words[at] = str(now)
-                self.server.call("SET", lock, ":".join(words), "KEEPTTL")
-        for owner in self._list("ZRANGE", f"{lock}:h", 0, -1):
-            self.server.call("ZADD", f"{lock}:h", now, owner)
+        self.server.call("EVAL", _EXPIRE, 2, lock, f"{lock}:h")
 
     def steal(self, name: str) -> None:
         lock = self.keys.lock(name)
@@ -114,17 +130,9 @@ class RedisStrategy(Strategy):
                 left.append(key)
                 continue
             # It is kept for its last token; what is over is cleared away by who comes next.
-            words = str(self.server.call("GET", key)).split(":")
-            if words[0] == "f" or (words[0] == "x" and int(words[2]) <= self._clock()):
-                continue
-            over = words[0] == "c" and max(int(words[4]), int(words[6])) <= self._clock()
-            if not (over and int(words[5]) == 0):
-                left.append(f"{key}: {words[0]}")
+            if not self.server.call("EVAL", _OVER, 1, key):
+                left.append(f"{key}: {self.server.call('GET', key)}")
         return left
-
-    def _clock(self) -> int:
-        seconds, micros = self._list("TIME")
-        return int(seconds) * 1_000_000 + int(micros)
 
     def _list(self, *command: str | int) -> list[str]:
         reply: Any = self.server.call(*command)

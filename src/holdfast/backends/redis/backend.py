@@ -8,6 +8,7 @@ Partners: `scripts/*.lua`, the server's half; `url.py`, which makes this from a 
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -256,6 +257,7 @@ class Backend(Cells):
         return count
 
 
+@functools.lru_cache(maxsize=64)
 def _holder(info: bytes) -> str:
     try:
         return shown(json.loads(info)) if info else ""

@@ -47,11 +47,13 @@ class Anchors:
         if anchor is None:
             return None
         sent, clock = anchor
+        # Negative when another thread's exchange was later than the call: it dates as well. (A
+        # clock that was set back in between makes it earlier than it is: that is safe.)
         elapsed = (called.clock - clock) / 1e6
-        if elapsed < 0 or now - sent > STALE:
+        if abs(elapsed) > STALE or now - sent > STALE:
             return None
         span = called.span / 1e6
-        return min(sent + elapsed + span - DRIFT * (elapsed + span), now + span)
+        return min(sent + elapsed + span - DRIFT * (abs(elapsed) + span), now + span)
 
 
 class Ticket:

@@ -7,6 +7,7 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -59,14 +60,14 @@ async def _names(courier: Courier, keys: Keys, prefix: str, deadline: float) -> 
     return sorted(name for name in names if name.startswith(prefix))
 
 
-def _pairs(flat: Any) -> dict[str, str]:
-    return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+def _pairs(flat: Any) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
     entry_of, alive = _pairs(entries), _pairs(clients)
-    token, expires, owner, info = _exclusive((lock or b"").decode())
+    token, expires, owner, info = _exclusive(lock or b"")
     holders: list[ClaimInfo] = []
     if expires > now:
         holders.append(
@@ -79,55 +80,57 @@ def _line(name: str, reply: Any) -> LockInfo:
                 info=_info(info),
             )
         )
-    for owner, expiry in _scores(sharing):
-        if expiry > now and owner in entry_of:
-            holders.append(_entry(owner, entry_of[owner], now, expiry))
+    for sharer, expiry in _scores(sharing):
+        if expiry > now and sharer in entry_of:
+            holders.append(_entry(sharer, entry_of[sharer], now, expiry))
     waiters: list[ClaimInfo] = []
-    for raw in queue:
-        owner = raw.decode()
-        if owner in entry_of:
-            channel = entry_of[owner].split(" ", 1)[0].split(":", 8)[8]
-            until = int(alive.get(channel, "0:2").split(":")[0])
+    for waiter in queue:
+        if waiter in entry_of:
+            channel = entry_of[waiter][50:].partition(b" ")[0]
+            until = int(alive.get(channel, b"2:0").partition(b":")[2])
             if until > now:
-                waiters.append(_entry(owner, entry_of[owner], now, until))
+                waiters.append(_entry(waiter, entry_of[waiter], now, until))
     return LockInfo(name, tuple(holders), tuple(waiters), token or None)
 
 
-def _exclusive(lock: str) -> tuple[int, int, str, str]:
+def _exclusive(lock: bytes) -> tuple[int, int, str, bytes]:
     """The last token, and the exclusive holder's expiry (0: there is none), owner and info. What a
     lock's string says is written down in scripts/lines.lua."""
-    fields, _, info = lock.partition(" ")
-    match fields.split(":"):
-        case ["f", token]:
-            return int(token), 0, "", ""
-        case ["x", token, expires, owner]:
-            return int(token), int(expires), owner, info
-        case ["c", mode, _, token, expires, _, _, _, owner]:
-            return int(token), int(expires) if mode == "x" else 0, owner, info
+    match lock[:1]:
+        case b"f":
+            return int(*struct.unpack_from("<d", lock, 1)), 0, "", b""
+        case b"x":
+            token, expires = struct.unpack_from("<dd", lock, 1)
+            rest = lock[17:]
+        case b"c":
+            token, expires = struct.unpack_from("<dd", lock, 3)
+            rest = lock[51:]
+            if lock[1:2] != b"x":
+                expires = 0
         case _:
-            return 0, 0, "", ""
+            return 0, 0, "", b""
+    owner, _, info = rest.partition(b" ")
+    return int(token), int(expires), owner.decode(), info
 
 
-def _scores(flat: Any) -> list[tuple[str, int]]:
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return [(owner.decode(), int(float(score))) for owner, score in pairs]
+def _scores(flat: Any) -> list[tuple[bytes, int]]:
+    return [(owner, int(float(score))) for owner, score in zip(flat[::2], flat[1::2], strict=True)]
 
 
-def _entry(owner: str, packed: str, now: int, expiry: int) -> ClaimInfo:
-    fields, _, info = packed.partition(" ")
-    _, mode, permits, _, _, _, since, fence, _ = fields.split(":", 8)
+def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
+    permits, _, _, _, since, fence = struct.unpack_from("<6d", packed, 2)
     return ClaimInfo(
-        id=public_id(owner),
-        mode=MODE_OF[mode],
-        since=(now - int(since)) / 1e6,
+        id=public_id(owner.decode()),
+        mode=MODE_OF[packed[1:2].decode()],
+        since=(now - since) / 1e6,
         remaining=(expiry - now) / 1e6,
         permits=int(permits),
         fence=int(fence) or None,
-        info=_info(info),
+        info=_info(packed[50:].partition(b" ")[2]),
     )
 
 
-def _info(text: str) -> Mapping[str, str]:
+def _info(text: bytes) -> Mapping[str, str]:
     try:
         found = json.loads(text)
     except ValueError:

@@ -15,10 +15,10 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 if ARGV[2] == 'x' and (not value or string.byte(value) == 102) then  -- f: nobody there
-  local fence = value and tonumber(string.sub(value, 3)) + 1 or now
+  local fence = value and struct.unpack('<d', value, 2) + 1 or now
   if fence < now then fence = now end
   redis.call('SET', KEYS[1],
-    string.format('x:%.0f:%.0f:', fence, now + ARGV[3]) .. ARGV[1] .. ' ' .. ARGV[4], 'PX', ARGV[5])
+    'x' .. struct.pack('<dd', fence, now + ARGV[3]) .. ARGV[1] .. ' ' .. ARGV[4], 'PX', ARGV[5])
   return fence
 end
 
@@ -30,6 +30,8 @@ local permits, limit, fair, queueing, window, hearing, memory =
 window, memory = tonumber(window), tonumber(memory)
 load(value)
 if buried(owner, now) then return -1 end
+local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
+if place > 0 then is_here(ARGV[6], hearing, window, now) end
 local blocked = advance(now)
 local fence, expiry = held(owner, ttl, now)
 if fence then
@@ -37,7 +39,7 @@ if fence then
   return { 1, fence, expiry - now }
 end
 
-local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
+if place > 0 and number == 0 then place = 0 end
 if place == 0 then
   local entry = {
     state = 'h', mode = ARGV[2], permits = tonumber(permits), limit = tonumber(limit), ttl = ttl,
@@ -56,13 +58,10 @@ if place == 0 then
     number = place
     redis.call('ZADD', queue, text(place), owner)
     write_entry(owner, entry)
+    is_here(ARGV[6], hearing, window, now)
   end
 end
-local ahead = -1
-if place > 0 then
-  is_here(ARGV[6], hearing, window, now)
-  ahead = redis.call('ZRANK', queue, owner)
-end
+local ahead = place > 0 and redis.call('ZRANK', queue, owner) or -1
 save(now, memory)
 local info = info_x
 if mode == 's' or mode == 'p' then

@@ -11,12 +11,10 @@ local value = redis.call('GET', KEYS[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
-if ARGV[2] == '0' and value and string.byte(value) == 120 then  -- x: held alone, nobody waits
-  if string.find(value, ':' .. ARGV[1] .. ' ', 1, true) then
-    local fence, expiry = string.match(value, '^x:(%d+):(%d+):')
-    redis.call('SET', KEYS[1], 'f:' .. fence, 'PX', ARGV[4])
-    return tonumber(expiry) > now and 1 or 0
-  end
+if ARGV[2] == '0' and value and string.byte(value) == 120  -- x: held alone, nobody waits
+  and string.sub(value, 18, 18 + #ARGV[1]) == ARGV[1] .. ' ' then
+  redis.call('SET', KEYS[1], 'f' .. string.sub(value, 2, 9), 'PX', ARGV[4])
+  return struct.unpack('<d', value, 10) > now and 1 or 0
 end
 
 --#include lines.lua
@@ -24,22 +22,17 @@ end
 local owner, span, memory = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load(value)
 if span > 0 then bury(owner, span, now) end
-local was = 0
-if mode == 'x' then
-  if owner_x == owner then
-    was = expiry_x > now and 1 or 0
-    nobody_holds()
-  end
-elseif mode then
-  local expiry = redis.call('ZSCORE', holders, owner)
-  if expiry then
-    was = tonumber(expiry) > now and 1 or 0
-    stops_sharing(owner)
-  end
+local expiry
+if mode == 'x' and owner_x == owner then
+  expiry = expiry_x
+  nobody_holds()
+elseif mode == 's' or mode == 'p' then
+  expiry = redis.call('ZSCORE', holders, owner)
+  if expiry then stops_sharing(owner) end
 end
-if number > 0 and redis.call('ZREM', queue, owner) == 1 then
+if not expiry and number > 0 and redis.call('ZREM', queue, owner) == 1 then
   redis.call('HDEL', entries, owner)
 end
 advance(now)
 if value or grave > 0 then save(now, memory) end
-return was
+return expiry and tonumber(expiry) > now and 1 or 0
