@@ -20,6 +20,7 @@ import pytest
 import holdfast
 import holdfast.testing
 from holdfast import aio, errors, sync
+from holdfast.backends import find, schemes
 from holdfast.cli.app import app, commands
 from holdfast.client import CLIENT_OPTIONS
 from holdfast.core.options import LockOptions
@@ -30,6 +31,8 @@ REFERENCE = ROOT / "docs" / "reference"
 API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
 CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
+PAGE_OF = {scheme: "redis" for scheme in schemes() if scheme.startswith("redis")}
+"""Where the page of a backend has another name than its scheme."""
 INTERNAL = {"drop", "weakly"}
 """Attributes between a lease and its lock object that are not for users."""
 
@@ -185,6 +188,17 @@ def test_every_client_option_is_documented_with_its_default() -> None:
     assert set(table) == {option.name for option in CLIENT_OPTIONS}
     for option in CLIENT_OPTIONS:
         assert ast.literal_eval(table[option.name][1].strip("`")) == option.default
+
+
+@pytest.mark.parametrize("scheme", schemes())
+def test_every_option_of_a_backend_is_on_its_page_with_its_default(scheme: str) -> None:
+    declared = {option.name: option.default for option in find(scheme).options}
+    page = ROOT / "docs" / "backends" / f"{PAGE_OF.get(scheme, scheme)}.md"
+    said = rows(page.read_text())
+    for name, default in declared.items():
+        cell = said[name][1].strip("`")
+        shown = ("off", "on")[default] if isinstance(default, bool) else str(default)
+        assert cell == shown, f"{scheme}://, option {name}"
 
 
 def test_the_options_of_a_semaphore_are_documented() -> None:
