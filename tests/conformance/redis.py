@@ -1,13 +1,15 @@
 """The redis backend's strategy: a real redis-server behind a proxy that knows RESP.
 
 Every test has a prefix of its own, so that one server serves them all. Faults on the way are the
-proxy's; hooks that reach into the store use a connection of their own, past the proxy.
+proxy's; hooks that reach into the store use a connection of their own, past the proxy. Clients are
+the user of docs/backends/redis-acl.txt, who may do what that file says and nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.loops import LoopTransport
@@ -17,6 +19,16 @@ from holdfast.testing.conformance import Strategy
 from tests.servers import RedisServer
 
 _numbers = itertools.count()
+
+ACL = Path(__file__).parents[2].joinpath("docs/backends/redis-acl.txt").read_text().split()[1:]
+"""The user's name, and what it may do: the words of ACL SETUSER."""
+
+PASSWORD = "p%w/d:@"
+ENCODED = "p%25w%2Fd%3A%40"
+
+
+def add_user(server: RedisServer) -> None:
+    server.call("ACL", "SETUSER", *(word.replace("PASSWORD", PASSWORD) for word in ACL))
 
 
 def about_locks(frame: bytes) -> bool:
@@ -55,12 +67,14 @@ class RedisStrategy(Strategy):
     short_ttl = 0.3
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
+    settings: ClassVar[dict[str, str]] = {}
     server: RedisServer
     proxy: FaultProxy
     keys: Keys
 
     def start_server(self) -> None:
-        self.server = RedisServer().start()
+        self.server = RedisServer(settings=self.settings).start()
+        self._add_user()
         self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
 
     def stop_server(self) -> None:
@@ -68,9 +82,16 @@ class RedisStrategy(Strategy):
         self.server.stop()
 
     def url(self) -> str:
-        prefix = f"t{next(_numbers)}"
-        self.keys = Keys(prefix)
-        return f"redis://{self.proxy.host}:{self.proxy.port}/0?prefix={prefix}&{self.options}"
+        login = f"{ACL[0]}:{ENCODED}"
+        return f"redis://{login}@{self.proxy.host}:{self.proxy.port}/0?{self.fresh()}"
+
+    def fresh(self) -> str:
+        """The options of a URL with a prefix that nobody has used."""
+        self.keys = Keys(f"holdfast:{next(_numbers)}")
+        return f"prefix={self.keys.prefix}&{self.options}"
+
+    def _add_user(self) -> None:
+        add_user(self.server)
 
     # -- on the way -------------------------------------------------------------------------------
 
@@ -112,30 +133,38 @@ class RedisStrategy(Strategy):
 
     def restart_server(self) -> None:
         self.server.restart()
+        self._add_user()
 
     def expire_now(self, name: str) -> None:
         lock = self.keys.lock(name)
-        self.server.call("EVAL", _EXPIRE, 2, lock, f"{lock}:h")
+        self._call(lock, "EVAL", _EXPIRE, 2, lock, f"{lock}:h")
 
     def steal(self, name: str) -> None:
         lock = self.keys.lock(name)
-        self.server.call("DEL", lock, *(f"{lock}:{letter}" for letter in "qdcht"))
+        self._call(lock, "DEL", lock, *(f"{lock}:{letter}" for letter in "qdcht"))
 
     def leftovers(self) -> list[str]:
         left: list[str] = []
-        for key in self._list("KEYS", f"{self.keys.prefix}:*"):
+        for key in self._keys():
             if key.endswith(":v"):
                 continue  # a cell
             if not key.endswith("}"):
                 left.append(key)
                 continue
             # It is kept for its last token; what is over is cleared away by who comes next.
-            if not self.server.call("EVAL", _OVER, 1, key):
-                left.append(f"{key}: {self.server.call('GET', key)}")
+            if not self._call(key, "EVAL", _OVER, 1, key):
+                left.append(f"{key}: {self._call(key, 'GET', key)}")
         return left
 
-    def _list(self, *command: str | int) -> list[str]:
-        reply: Any = self.server.call(*command)
+    def _keys(self) -> list[str]:
+        return self._list("", "KEYS", f"{self.keys.prefix}:*")
+
+    def _call(self, key: str, *command: str | int) -> Any:
+        """A command at whoever keeps this key."""
+        return self.server.call(*command)
+
+    def _list(self, key: str, *command: str | int) -> list[str]:
+        reply = self._call(key, *command)
         assert isinstance(reply, list)
         return [str(item) for item in reply]
 

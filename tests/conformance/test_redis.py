@@ -1,13 +1,39 @@
-"""The conformance suite on a real redis-server: `pytest tests/conformance -k redis`."""
+"""The conformance suite on a real redis-server: `pytest tests/conformance -k redis`.
+
+All of it is run by a user who may do exactly what docs/backends/redis-acl.txt says: what the page
+calls enough is enough. That nothing in there is too much is shown below.
+"""
 
 from __future__ import annotations
+
+import re
+from importlib import resources
 
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
-from tests.conformance.redis import RedisStrategy
+from tests.conformance.redis import ACL, RedisStrategy
 
 
 @pytest.mark.servers
 class TestRedis(ConformanceSuite):
     strategy = RedisStrategy
+
+
+OUTSIDE = {
+    *("evalsha", "eval", "subscribe", "unsubscribe", "ping", "scan", "info", "role", "select"),
+    *("wait", "cluster|slots", "asking"),
+}
+"""What clients say themselves; the rest is said by scripts."""
+
+
+@pytest.mark.req("R30", "R37")
+def test_the_acl_allows_what_is_used_and_nothing_else() -> None:
+    folder = resources.files("holdfast.backends.redis").joinpath("scripts")
+    scripts = "".join(path.read_text() for path in folder.iterdir() if path.name.endswith(".lua"))
+    used = {name.lower() for name in re.findall(r"redis\.p?call\(\s*'(\w+)'", scripts)}
+    allowed = {word[1:] for word in ACL if word.startswith("+")}
+    assert allowed == used | OUTSIDE
+    assert [word for word in ACL[2:] if not word.startswith(("+", ">"))] == [
+        "~holdfast:*", "&holdfast:*", "-@all",
+    ]  # fmt: skip

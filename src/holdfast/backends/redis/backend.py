@@ -158,6 +158,7 @@ class Backend(Cells):
             return None
         if reply[0] == 1:
             return self._held(claim, sent, reply)
+        self._courier.met(run_id)
         _, clock, look_at = reply
         self._room.anchors.set(run_id, sent, clock)
         return self._port.now() + (look_at - clock) / 1e6 if look_at else float("inf")
@@ -233,7 +234,10 @@ class Backend(Cells):
     ) -> None:
         """Too few replicas have it: a failover could give it to somebody else."""
         rest, slot = self._requests.leave(claim, False)
-        await self._courier.call(LEAVE, rest, slot, deadline)
+        try:
+            await self._courier.call(LEAVE, rest, slot, deadline)
+        except Unavailable as error:  # then it is still there: nothing is known (law 2)
+            raise NoAnswer(str(error)) from None
         raise Unavailable(
             f"only {count} of {replicas.count} replicas confirmed the lock within "
             f"{replicas.patience:g} s, so it was given back: a failover could have lost it"

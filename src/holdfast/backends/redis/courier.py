@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.transport import ORDINARY, Ear, Hearing, Node, Transport
-from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
+from holdfast.backends.redis.transport import ALONE, ORDINARY, Batch, Ear, Hearing, Node, Transport
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, share, trouble
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 
@@ -41,11 +41,40 @@ class Replicas:
         return pack("WAIT", str(self.count), str(max(1, round(self.patience * 1000))))
 
 
+class Route:
+    """Where one request goes, and what is said there."""
+
+    def __init__(self, fleet: Fleet, node: Node, slot: int, data: bytes, full: bytes) -> None:
+        self._fleet, self._slot, self._full = fleet, slot, full
+        self.node, self.data, self.replies = node, data, 1
+
+    def redirected(self, error: ReplyError) -> bool:
+        """Whether this error says where to go, or what to say; then that is what we have here."""
+        code, _, detail = str(error).partition(" ")
+        if code == "NOSCRIPT":
+            self.data, self.replies = self._full, 1
+            return True
+        if code not in ("MOVED", "ASK"):
+            return False
+        host, _, port = detail.partition(" ")[2].rpartition(":")
+        address = host if host not in ("", "?") else self.node.address[0], int(port)
+        if code == "MOVED":
+            self.node, self.data, self.replies = (
+                self._fleet.moved(self._slot, address), self._full, 1,
+            )  # fmt: skip
+        else:
+            self.node, self.data, self.replies = (
+                self._fleet.other(address), ASKING + self._full, 2,
+            )  # fmt: skip
+        return True
+
+
 class Courier:
     def __init__(self, fleet: Fleet, transport: Transport) -> None:
         self.fleet = fleet
         self._transport = transport
         self._quick = transport.quick
+        self._ear: Ear | None = None
 
     def call_now(
         self, script: Script, rest: bytes, slot: int, deadline: float
@@ -90,36 +119,84 @@ class Courier:
         replicas: Replicas | None = None,
     ) -> list[Any]:
         """Run a script many times, in one batch for each server; a reply, or the trouble, each."""
-        batches: dict[Node, list[int]] = {}
+        places_of: dict[Node, list[int]] = {}
+        replies: list[Any] = [None] * len(requests)
+        lost: Unavailable | None = None
         for place, (_, slot) in enumerate(requests):
             node = self.fleet.node(slot)
+            if node is None and lost is None:
+                try:
+                    node = await self.fleet.find(self._transport, slot, share(deadline, 2))
+                except Unavailable as error:  # but who serves the others is known, perhaps
+                    lost = error
             if node is None:
-                node = await self.fleet.find(self._transport, slot, deadline)
-            batches.setdefault(node, []).append(place)
-        replies: list[Any] = [None] * len(requests)
-        for node, places in batches.items():
-            data = b"".join(script.head + requests[place][0] for place in places)
-            try:
-                if replicas is not None:
-                    answers, _ = await self._ask_alone(node, data, len(places), replicas, deadline)
-                else:
-                    answer, _ = await self._ask(node, data, len(places), deadline, lane)
-                    answers = [answer] if len(places) == 1 else answer
-            except (NoAnswer, Unavailable) as error:
+                replies[place] = lost
+            else:
+                places_of.setdefault(node, []).append(place)
+        batches = [
+            Batch(node, b"".join(script.head + requests[place][0] for place in places), len(places))
+            for node, places in places_of.items()
+        ]
+        for batch, answer in zip(
+            batches, await self._ask_all(batches, replicas, deadline, lane), strict=True
+        ):
+            places = places_of[batch.node]
+            if isinstance(answer, Exception):
                 for place in places:
-                    replies[place] = error
+                    replies[place] = answer
                 continue
-            for place, reply in zip(places, answers, strict=True):
+            for place, reply in zip(places, answer, strict=True):
                 replies[place] = reply
                 if isinstance(reply, ReplyError):
-                    rest, slot = requests[place]
-                    try:
-                        replies[place], _ = await self._insist(
-                            node, script, rest, slot, reply, deadline
-                        )
-                    except (NoAnswer, Unavailable) as error:
-                        replies[place] = error
+                    replies[place] = await self._insisted(
+                        batch.node, script, requests[place], reply, replicas, deadline
+                    )
         return replies
+
+    async def _ask_all(
+        self, batches: list[Batch], replicas: Replicas | None, deadline: float, lane: int
+    ) -> list[list[Any] | Exception]:
+        """The answers to each batch. With replicas they count only if enough confirm them."""
+        if replicas is not None:
+            tail, lane = replicas.packed, ALONE  # WAIT stalls what is behind it
+            batches = [Batch(node, data + tail, count + 1) for node, data, count in batches]
+        found: list[list[Any] | Exception] = []
+        for batch, answer in zip(
+            batches, await self._transport.ask_all(batches, deadline, lane), strict=True
+        ):
+            if isinstance(answer, Exception):
+                self.fleet.failed(batch.node)
+                if isinstance(answer, NotSent):
+                    answer = self._unreachable(batch.node, answer)
+                found.append(answer)
+                continue
+            reply = [answer[0]] if batch.replies == 1 else answer[0]
+            if replicas is not None:
+                *reply, confirmed = reply
+                if not isinstance(confirmed, int) or confirmed < replicas.count:
+                    text = f"only {confirmed} of {replicas.count} replicas confirmed it"
+                    found.append(NoAnswer(text))
+                    continue
+            found.append(reply)
+        return found
+
+    async def _insisted(
+        self,
+        node: Node,
+        script: Script,
+        request: tuple[bytes, int],
+        error: ReplyError,
+        replicas: Replicas | None,
+        deadline: float,
+    ) -> Any:
+        """One of many was refused: its reply after all, or the trouble."""
+        rest, slot = request
+        try:
+            reply, _ = await self._insist(node, script, rest, slot, error, deadline)
+        except (NoAnswer, Unavailable) as trouble:
+            return trouble
+        # No replica was asked: it is asked again soon, and then as the others are.
+        return reply if replicas is None else NoAnswer("the replicas were not asked")
 
     async def call_and_wait(
         self, script: Script, rest: bytes, slot: int, replicas: Replicas, deadline: float
@@ -129,24 +206,17 @@ class Courier:
         if node is None:
             node = await self.fleet.find(self._transport, slot, deadline)
         wait = replicas.packed
-        reply: Any = None
-        for head in (script.head, script.full):
-            (reply, count), run_id = await self._alone(node, head + rest + wait, 2, deadline)
+        route = Route(self.fleet, node, slot, script.head + rest, script.full + rest)
+        for _ in range(HOPS):
+            answer, run_id = await self._alone(
+                route.node, route.data + wait, route.replies + 1, deadline
+            )
+            *_, reply, count = answer
             if not isinstance(reply, ReplyError):
                 return reply, run_id, count if isinstance(count, int) else 0
-            if not str(reply).startswith("NOSCRIPT"):
-                break
-        raise self._refused(node, reply)
-
-    async def _ask_alone(
-        self, node: Node, data: bytes, count: int, replicas: Replicas, deadline: float
-    ) -> tuple[list[Any], str]:
-        """Many requests, which count only if enough replicas confirm them."""
-        answer, run_id = await self._alone(node, data + replicas.packed, count + 1, deadline)
-        *answers, confirmed = answer
-        if not isinstance(confirmed, int) or confirmed < replicas.count:
-            raise NoAnswer(f"only {confirmed} of {replicas.count} replicas confirmed it")
-        return answers, run_id
+            if not route.redirected(reply):
+                raise self._refused(route.node, reply)
+        raise Unavailable(f"Redis redirected a request {HOPS} times")
 
     async def _alone(self, node: Node, data: bytes, count: int, deadline: float) -> tuple[Any, str]:
         """On a connection of its own: WAIT stalls what is behind it."""
@@ -183,11 +253,31 @@ class Courier:
 
     async def ear(self, hearing: Hearing, deadline: float) -> Ear:
         """A connection for messages, to a server that all messages reach."""
-        node = self.fleet.node(0) or await self.fleet.find(self._transport, 0, deadline)
-        try:
-            return await self._transport.ear(node, hearing, deadline)
-        except NotSent as error:
-            raise self._unreachable(node, error) from None
+        nodes = await self.fleet.listening(self._transport, deadline)
+        for number, node in enumerate(nodes, 1):
+            limit = share(deadline, len(nodes) - number + 1)
+            try:
+                ear = self._ear = await self._transport.ear(node, hearing, limit)
+                return ear
+            except NotSent as error:
+                trouble = self._unreachable(node, error)
+                if number == len(nodes):
+                    raise trouble from None
+        raise Unavailable("no server is known")
+
+    def met(self, run_id: str) -> None:
+        """This server has answered about a line. Where it is the only one and we listen to another
+        one, a failover has left our ear behind: its calls would go to nobody."""
+        ear = self._ear
+        if (
+            ear is not None
+            and self.fleet.counts_listeners
+            and run_id
+            and ear.run_id
+            and run_id != ear.run_id
+        ):
+            self._ear = None
+            ear.cut()
 
     async def close(self) -> None:
         await self._transport.close(self.fleet.known())
@@ -212,22 +302,15 @@ class Courier:
         self, node: Node, script: Script, rest: bytes, slot: int, error: Any, deadline: float
     ) -> tuple[Any, str]:
         """The script is not there, or the slot is not: try where it is."""
-        data, count = script.full + rest, 1
+        full = script.full + rest
+        route = Route(self.fleet, node, slot, full, full)
         for _ in range(HOPS):
-            code, _, detail = str(error).partition(" ")
-            if code == "NOSCRIPT":
-                data, count = script.full + rest, 1
-            elif code in ("MOVED", "ASK"):
-                host, _, port = detail.partition(" ")[2].rpartition(":")
-                address = host or node.address[0], int(port)
-                if code == "MOVED":
-                    node, data, count = self.fleet.moved(slot, address), script.full + rest, 1
-                else:
-                    node, data, count = self.fleet.other(address), ASKING + script.full + rest, 2
-            else:
-                raise self._refused(node, error)
-            answer, run_id = await self._ask(node, data, count, deadline, ORDINARY)
-            error = answer[-1] if count > 1 else answer
+            if not route.redirected(error):
+                raise self._refused(route.node, error)
+            answer, run_id = await self._ask(
+                route.node, route.data, route.replies, deadline, ORDINARY
+            )
+            error = answer[-1] if route.replies > 1 else answer
             if not isinstance(error, ReplyError):
                 return error, run_id
         raise Unavailable(f"Redis redirected a request {HOPS} times: {error}")

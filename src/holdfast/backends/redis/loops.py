@@ -11,9 +11,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
-from holdfast.backends.redis.transport import Hearing, Node
+from holdfast.backends.redis.transport import (
+    ALONE,
+    PING_EVERY,
+    PONG_WITHIN,
+    Answer,
+    Batch,
+    Hearing,
+    Node,
+)
 from holdfast.backends.redis.wire import (
     NOTHING,
     Address,
@@ -22,7 +31,10 @@ from holdfast.backends.redis.wire import (
     Settings,
     new_reader,
     pack,
+    show,
+    unreachable,
 )
+from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
 __all__ = ["LoopTransport"]
@@ -30,6 +42,9 @@ __all__ = ["LoopTransport"]
 
 CONNECT = 5.0
 """Seconds in which a shared connection is made, or given up."""
+
+MOST_IDLE = 32
+"""So many connections that nobody shares are kept for later."""
 
 
 class Link(asyncio.Protocol):
@@ -44,6 +59,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.run_id = ""
         self.usable = True
+        self.broken: Exception | None = None
 
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
@@ -80,11 +96,16 @@ class Link(asyncio.Protocol):
         self.usable = False
         self._transport = None
         self._links.discard(self)
+        self.broken = exc
         reason = f"the connection broke: {exc}" if exc else "the connection was closed"
-        while self._pending:
-            future = self._pending.popleft()[0]
+        for future, _, _ in self._pending:
             if not future.done():
                 future.set_exception(NoAnswer(reason))
+
+    @property
+    def said(self) -> list[Any]:
+        """What has come of the replies that are not complete yet."""
+        return self._pending[0][2] if self._pending else []
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -126,12 +147,19 @@ class LoopEar(Link):
         self._confirmed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._rung = False
+        self._heard = now()
+        self._pinged = 0.0  # when, if it was not answered yet
+        self._reason = "the connection broke"
 
     def replied(self, reply: Any) -> None:
         if not self._listening:
             super().replied(reply)
             return
+        self._heard, self._pinged = now(), 0.0
+        if reply == b"PONG":  # RESP3
+            return
         if not isinstance(reply, list):
+            self._reason = f"the subscription was refused: {reply}"
             self.close()
             return
         words = cast(list[bytes], reply)
@@ -155,7 +183,7 @@ class LoopEar(Link):
         self._listening = True
         wanted = self._confirmed + len(channels)
         if self._transport is None:
-            raise NoAnswer("the connection broke")
+            raise NoAnswer(self._reason)
         self._transport.write(pack(verb, *channels))
         while self._confirmed < wanted:
             if now() >= deadline:
@@ -164,10 +192,11 @@ class LoopEar(Link):
 
     async def listen(self, until: float) -> None:
         if self._transport is None:
-            raise NoAnswer("the connection broke")
+            raise NoAnswer(self._reason)
         if self._rung:
             self._rung = False
             return
+        self._probe(self._transport)
         self._waiter = self._loop.create_future()
         timer = self._loop.call_later(max(0.0, until - now()), self.wake)
         try:
@@ -177,7 +206,21 @@ class LoopEar(Link):
             self._waiter = None
             self._rung = False
         if not self.usable:
-            raise NoAnswer("the connection broke")
+            raise NoAnswer(self._reason)
+
+    def _probe(self, transport: asyncio.Transport) -> None:
+        """Silence may be the end of it: a line that was cut without a word looks quiet."""
+        moment = now()
+        if self._pinged:
+            if moment - self._pinged > PONG_WITHIN:
+                raise NoAnswer("the subscription is silent")
+        elif moment - self._heard > PING_EVERY:
+            self._pinged = moment
+            transport.write(pack("PING"))
+
+    def cut(self) -> None:
+        self._reason = "the server is another one by now"
+        self.close()
 
     def wake(self) -> None:
         self._rung = True
@@ -213,6 +256,19 @@ class LoopTransport:
             if not link.usable:
                 link.retire()  # perhaps this was the last one on it
 
+    async def ask_all(self, batches: Sequence[Batch], deadline: float, lane: int) -> list[Answer]:
+        async def ask(batch: Batch) -> Answer:
+            try:
+                if lane == ALONE:
+                    return await self.ask_alone(*batch, deadline)
+                return await self.ask(*batch, deadline, lane)
+            except (NotSent, NoAnswer, Misconfigured) as error:
+                return error
+
+        if len(batches) == 1:
+            return [await ask(batches[0])]
+        return list(await asyncio.gather(*map(ask, batches)))
+
     async def ask_alone(
         self, node: Node, data: bytes, count: int, deadline: float
     ) -> tuple[Any, str]:
@@ -225,7 +281,10 @@ class LoopTransport:
         except BaseException:
             link.close()
             raise
-        idle.append(link)
+        if len(idle) < MOST_IDLE:
+            idle.append(link)
+        else:
+            link.close()
         return answer
 
     async def _open_once(self, node: Node, lane: int, deadline: float) -> Link:
@@ -240,6 +299,8 @@ class LoopTransport:
         await asyncio.wait([opening], timeout=max(0.0, deadline - now()))
         if not opening.done():
             raise NotSent("could not connect in time")
+        if opening.cancelled():
+            raise NotSent("the client was closed")
         link = opening.result()
         node.links[lane] = link
         if node.opening[lane] is opening:
@@ -267,10 +328,10 @@ class LoopTransport:
                 replies = await link.request(greeting, count)
             link.run_id = self._settings.greeted(address, replies)
         except BaseException as error:
+            said = link.said
             link.close()
             if isinstance(error, OSError | NoAnswer):  # TimeoutError is an OSError
-                reason = str(error) or "no answer in time"
-                raise NotSent(f"could not connect: {reason}") from None
+                raise unreachable(link.broken or error, show(address), said) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:

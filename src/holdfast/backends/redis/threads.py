@@ -2,10 +2,7 @@
 
 Contract: `transport.py`. Nothing here suspends. Taking a connection is one atomic `deque.pop`, and
 so is giving it back: no lock to be interrupted under. An exchange that did not come to its end
-closes its socket.
-Hazard: the kernel's own time limit for a blocking `recv` starts anew after every signal, and a
-timer of the user's may send one every few milliseconds. So only the first moment, in which nearly
-all answers come, is waited for in `recv` (one system call); after it `poll` keeps the deadline.
+closes its socket. Partner: `sockets.py`.
 """
 
 from __future__ import annotations
@@ -13,19 +10,13 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-import struct
+from collections.abc import Sequence
 from typing import Any, cast
 
-from holdfast.backends.redis.transport import Hearing, Node
-from holdfast.backends.redis.wire import (
-    NOTHING,
-    Address,
-    NoAnswer,
-    NotSent,
-    Settings,
-    new_reader,
-    pack,
-)
+from holdfast.backends.redis.sockets import Wire, connect, milliseconds
+from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
+from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, pack, share
+from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadTransport"]
@@ -35,184 +26,6 @@ IDLE = 1.0
 
 MOST_IDLE = 32
 """So many connections to a server are kept for later."""
-
-CHUNK = 65536
-DAY = 86400_000.0  # milliseconds
-FIRST_MOMENT = struct.pack("@ll", 0, 5000)  # a struct timeval: 5 ms
-
-
-class Wire:
-    """One connection, used by one thread at a time."""
-
-    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_send", "run_id", "sock", "used")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        reader = new_reader()
-        self._feed, self._gets = reader.feed, reader.gets
-        self._recv, self._send = sock.recv, sock.send
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        self._poll = poll.poll
-        self.run_id = ""
-        self.used = now()
-
-    def exchange(self, data: bytes, deadline: float) -> Any:
-        """One request, one reply."""
-        self.send(data, deadline)
-        return self.reply(deadline)
-
-    def quick(self, data: bytes, deadline: float) -> Any:
-        """The same in as few steps as it can be, as long as everything goes well."""
-        try:
-            sent = self._send(data)
-        except OSError as error:  # a full buffer too
-            raise NotSent(f"the connection broke: {error}") from None
-        if sent < len(data):
-            self._send_rest(data[sent:], deadline)
-        try:
-            self._feed(self._recv(CHUNK))
-        except BlockingIOError:  # not in the first moment
-            return self.reply(deadline)
-        except OSError as error:
-            raise NoAnswer(f"the connection broke: {error}") from None
-        reply = self._gets()
-        return self.reply(deadline) if reply is NOTHING else reply
-
-    def send(self, data: bytes, deadline: float) -> None:
-        try:
-            sent = self._send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            raise NotSent(f"the connection broke: {error}") from None
-        if sent < len(data):
-            self._send_rest(data[sent:], deadline)
-
-    def _send_rest(self, data: bytes, deadline: float) -> None:
-        writable = select.poll()
-        writable.register(self.sock.fileno(), select.POLLOUT)
-        while data:
-            try:
-                if not writable.poll(_milliseconds(deadline)):
-                    raise NoAnswer("the request could not be sent in time")
-                data = data[self.sock.send(data) :]
-            except OSError as error:
-                raise NoAnswer(f"the connection broke: {error}") from None
-
-    def reply(self, deadline: float) -> Any:
-        reply = self._gets()
-        while reply is NOTHING:
-            self.receive(deadline)
-            reply = self._gets()
-        return reply
-
-    def receive(self, deadline: float) -> None:
-        if not self._poll(_milliseconds(deadline)):
-            raise NoAnswer("no answer in time")
-        try:
-            chunk = self._recv(CHUNK)
-        except OSError as error:
-            raise NoAnswer(f"the connection broke: {error}") from None
-        if not chunk:
-            raise NoAnswer("the server closed the connection")
-        self._feed(chunk)
-
-    def looks_dead(self) -> bool:
-        """Nothing was asked, so there is nothing to read but the end."""
-        return bool(self._poll(0))
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def __del__(self) -> None:
-        self.close()  # interrupted on its way to the pool, or inherited by a forked child
-
-
-class TlsWire(Wire):
-    """TLS reads ahead, so that `poll` does not tell: its socket blocks, with a time limit."""
-
-    __slots__ = ()
-    quick = Wire.exchange
-
-    def send(self, data: bytes, deadline: float) -> None:
-        try:
-            self.sock.settimeout(max(0.001, deadline - now()))
-            self.sock.sendall(data)
-        except OSError as error:
-            raise NoAnswer(f"the connection broke: {error}") from None
-
-    def receive(self, deadline: float) -> None:
-        left = deadline - now()
-        if left <= 0:
-            raise NoAnswer("no answer in time")
-        try:
-            self.sock.settimeout(left)
-            chunk = self.sock.recv(CHUNK)
-        except TimeoutError:
-            raise NoAnswer("no answer in time") from None
-        except OSError as error:
-            raise NoAnswer(f"the connection broke: {error}") from None
-        if not chunk:
-            raise NoAnswer("the server closed the connection")
-        self._feed(chunk)
-
-
-def _milliseconds(deadline: float) -> float:
-    """For `poll`, which rounds up."""
-    left = (deadline - now()) * 1000
-    return 0 if left < 0 else left if left < DAY else DAY
-
-
-def connect(address: Address, settings: Settings, deadline: float) -> Wire:
-    """A connection that has introduced itself. Raises NotSent or Misconfigured."""
-    wire: Wire | None = None
-    sock: socket.socket | None = None
-    try:
-        sock = _open(address, settings, deadline)
-        wire = TlsWire(sock) if settings.tls else Wire(sock)
-        greeting, count = settings.greeting()
-        wire.send(greeting, deadline)
-        replies = [wire.reply(deadline) for _ in range(count)]
-        wire.run_id = settings.greeted(address, replies)
-    except BaseException as error:
-        if sock is not None:
-            sock.close()
-        if isinstance(error, OSError | NoAnswer):
-            raise NotSent(f"could not connect: {error}") from None
-        raise
-    return wire
-
-
-def _open(address: Address, settings: Settings, deadline: float) -> socket.socket:
-    host, port = address
-    left = deadline - now()
-    if left <= 0:
-        raise TimeoutError("no time was left")
-    if not port:
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.settimeout(left)
-            sock.connect(host)
-        except BaseException:
-            sock.close()
-            raise
-    else:
-        sock = socket.create_connection((host, port), left)
-    try:
-        if port:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if settings.tls is None:
-            sock.setblocking(True)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, FIRST_MOMENT)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, FIRST_MOMENT)
-            return sock
-        sock.settimeout(max(0.001, deadline - now()))
-        return settings.tls.wrap_socket(sock, server_hostname=host)
-    except BaseException:
-        sock.close()
-        raise
 
 
 class ThreadEar:
@@ -229,6 +42,8 @@ class ThreadEar:
         self._poll.register(wire.sock.fileno(), select.POLLIN)
         self._poll.register(self._bell.fileno(), select.POLLIN)
         self._confirmed = 0
+        self._heard = now()
+        self._pinged = 0.0  # when, if it was not answered yet
 
     async def subscribe(self, channels: list[str], deadline: float) -> None:
         self._tell("SUBSCRIBE", channels, deadline)
@@ -250,7 +65,8 @@ class ThreadEar:
             if isinstance(wire.sock, ssl.SSLSocket) and wire.sock.pending():
                 wire.receive(now() + 1)
                 continue
-            ready = self._poll.poll(_milliseconds(until))
+            self._probe()
+            ready = self._poll.poll(milliseconds(until))
             if not ready:
                 return
             for fd, _ in ready:
@@ -259,7 +75,26 @@ class ThreadEar:
                     return
             wire.receive(now() + 1)
 
+    def _probe(self) -> None:
+        """Silence may be the end of it: a line that was cut without a word looks quiet."""
+        moment = now()
+        if self._pinged:
+            if moment - self._pinged > PONG_WITHIN:
+                raise NoAnswer("the subscription is silent")
+        elif moment - self._heard > PING_EVERY:
+            self._pinged = moment
+            self._wire.send(pack("PING"), moment + PONG_WITHIN)
+
+    def cut(self) -> None:
+        try:
+            self._wire.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it is closed already
+            pass
+
     def _deliver(self, reply: Any) -> None:
+        self._heard, self._pinged = now(), 0.0
+        if reply == b"PONG":  # RESP3
+            return
         if not isinstance(reply, list):
             raise NoAnswer(f"the subscription was refused: {reply}")
         words = cast(list[bytes], reply)
@@ -297,6 +132,9 @@ class ThreadTransport:
             return None
         try:
             reply = wire.quick(data, deadline)
+        except NotSent:  # it had died in the pool, and the request with it
+            self._discard(node, wire)
+            return None
         except BaseException:
             self._discard(node, wire)
             raise
@@ -307,10 +145,40 @@ class ThreadTransport:
     async def ask(
         self, node: Node, data: bytes, count: int, deadline: float, lane: int
     ) -> tuple[Any, str]:
-        wire = self._take(node, deadline)
+        wire = self._send(node, data, deadline)
+        return self._replies(node, wire, count, deadline), wire.run_id
+
+    def _send(self, node: Node, data: bytes, deadline: float) -> Wire:
+        """The connection on which it was sent."""
+        try:
+            wire: Wire = node.free.pop()
+        except IndexError:
+            wire = connect(node.address, self._settings, deadline)
+        else:
+            try:
+                if now() - wire.used <= IDLE or not wire.looks_dead():
+                    wire.send(data, deadline)
+                    return wire
+            except NotSent:  # it had died in the pool, and the request with it
+                pass
+            except BaseException:
+                self._discard(node, wire)
+                raise
+            self._discard(node, wire)
+            wire = connect(node.address, self._settings, deadline)
         try:
             wire.send(data, deadline)
-            replies = [wire.reply(deadline) for _ in range(count)]
+        except BaseException:
+            self._discard(node, wire)
+            raise
+        return wire
+
+    def _replies(self, node: Node, wire: Wire, count: int, deadline: float) -> Any:
+        try:
+            if count == 1:
+                reply = wire.reply(deadline)
+            else:
+                reply = [wire.reply(deadline) for _ in range(count)]
         except BaseException:
             self._discard(node, wire)
             raise
@@ -319,17 +187,38 @@ class ThreadTransport:
             node.free.append(wire)
         else:
             wire.close()
-        return replies[0] if count == 1 else replies, wire.run_id
+        return reply
 
-    def _take(self, node: Node, deadline: float) -> Wire:
+    async def ask_all(self, batches: Sequence[Batch], deadline: float, lane: int) -> list[Answer]:
+        """Everything is sent before anything is read: a server that hangs delays nobody else's
+        batch. Who has a connection goes first, for making one may take all the time there is."""
+        if len(batches) == 1:
+            try:
+                return [await self.ask(*batches[0], deadline, lane)]
+            except (NotSent, NoAnswer, Misconfigured) as error:
+                return [error]
+        order = sorted(range(len(batches)), key=lambda place: not batches[place].node.free)
+        answers: list[Answer] = [NotSent("not asked")] * len(batches)
+        sent: list[tuple[int, Wire]] = []
         try:
-            wire: Wire = node.free.pop()
-        except IndexError:
-            return connect(node.address, self._settings, deadline)
-        if now() - wire.used > IDLE and wire.looks_dead():
-            self._discard(node, wire)
-            return connect(node.address, self._settings, deadline)
-        return wire
+            for number, place in enumerate(order):
+                node, data, _ = batches[place]
+                limit = deadline if node.free else share(deadline, len(order) - number + 1)
+                try:
+                    sent.append((place, self._send(node, data, limit)))
+                except (NotSent, NoAnswer, Misconfigured) as error:
+                    answers[place] = error
+            while sent:
+                place, wire = sent.pop(0)
+                node, _, count = batches[place]
+                try:
+                    answers[place] = self._replies(node, wire, count, deadline), wire.run_id
+                except (NotSent, NoAnswer) as error:
+                    answers[place] = error
+        finally:
+            for place, wire in sent:  # interrupted: nobody reads these any more
+                self._discard(batches[place].node, wire)
+        return answers
 
     async def ask_alone(
         self, node: Node, data: bytes, count: int, deadline: float

@@ -8,15 +8,32 @@ Partners: `threads.py` blocks, `loops.py` suspends; `courier.py` uses either.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.redis.wire import Address, show
 
-__all__ = ["ORDINARY", "RENEWALS", "Ear", "Hearing", "Node", "Transport"]
+__all__ = [
+    "ALONE",
+    "ORDINARY",
+    "PING_EVERY",
+    "PONG_WITHIN",
+    "RENEWALS",
+    "Answer",
+    "Batch",
+    "Ear",
+    "Hearing",
+    "Node",
+    "Transport",
+]
 
-ORDINARY, RENEWALS = 0, 1
-"""Lanes: renewals have a connection of their own, where connections are shared."""
+ORDINARY, RENEWALS, ALONE = 0, 1, 2
+"""Lanes: renewals have a connection of their own, where connections are shared; and what the server
+may stall has one for itself, as in `ask_alone`."""
+
+PING_EVERY, PONG_WITHIN = 3.0, 2.0
+"""An ear that has heard nothing for so long asks whether it is still connected, and waits so long
+for the answer."""
 
 Hearing = Callable[[bytes, bytes], None]
 """Called with the channel and the payload of every message, by the transport's thread or loop."""
@@ -37,6 +54,18 @@ class Node:
         return show(self.address)
 
 
+class Batch(NamedTuple):
+    """Requests to one node."""
+
+    node: Node
+    data: bytes
+    replies: int
+
+
+Answer: TypeAlias = tuple[Any, str] | Exception
+"""The reply (a list if there were several requests) and who gave it; or why there is none."""
+
+
 class Ear(Protocol):
     """A connection that listens to channels."""
 
@@ -53,6 +82,9 @@ class Ear(Protocol):
     def wake(self) -> None:
         """Make `listen` return soon; from any thread, never blocks."""
 
+    def cut(self) -> None:
+        """Make it fail as if the line was cut; from any thread."""
+
     def close(self) -> None: ...
 
 
@@ -66,6 +98,10 @@ class Transport(Protocol):
         self, node: Node, data: bytes, count: int, deadline: float, lane: int
     ) -> tuple[Any, str]:
         """The reply (a list of them if `count` is not 1) and the run_id of who gave it."""
+        ...
+
+    async def ask_all(self, batches: Sequence[Batch], deadline: float, lane: int) -> list[Answer]:
+        """All at the same time."""
         ...
 
     async def ask_alone(

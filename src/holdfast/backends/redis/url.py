@@ -100,6 +100,7 @@ class _Servers:
         self._settings = Settings(
             url.user, url.password, int(db), int(values["protocol"]), self._tls,
             must_be_master=self._kind == "sentinel",
+            mode="cluster" if self._kind == "cluster" else "standalone",
         )  # fmt: skip
         self._addresses = self._find_addresses()
 
@@ -121,7 +122,8 @@ class _Servers:
             return Cluster(self._addresses)
         if self._kind == "sentinel":
             values = self._values
-            settings = Settings(values["sentinel_user"], values["sentinel_password"], tls=self._tls)
+            login = values["sentinel_user"], values["sentinel_password"]
+            settings = Settings(*login, tls=self._tls, mode="sentinel")
             asking = self._transport(settings, asynchronous)
             return Sentinel(self._addresses, self._master, asking)
         return Single(self._addresses[0])

@@ -178,7 +178,9 @@ class Room:
                 event.set()
             return
         owner, fence, clock, span = payload.decode().split(" ")
-        called = Called(int(fence), int(clock), int(span), ear.run_id if ear else "")
+        # In a cluster the ear's server only passes on what another one called, by its own clock.
+        run_id = ear.run_id if ear is not None and self._hears == HEARS else ""
+        called = Called(int(fence), int(clock), int(span), run_id)
         ticket = self._tickets.get(owner)
         if ticket is not None:
             self._deliver(ticket, called)

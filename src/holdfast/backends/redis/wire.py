@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import hiredis
 
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+from holdfast.ports.clock import now
 
 __all__ = [
     "NOTHING",
@@ -28,8 +29,10 @@ __all__ = [
     "new_reader",
     "pack",
     "pack_word",
+    "share",
     "show",
     "trouble",
+    "unreachable",
 ]
 
 Address: TypeAlias = tuple[str, int]
@@ -76,6 +79,8 @@ class Settings:
     tls: ssl.SSLContext | None = None
     must_be_master: bool = False
     """Sentinel: a master that was demoted a moment ago still accepts connections."""
+    mode: str = "standalone"
+    """What a server must say it is: standalone, cluster, or sentinel."""
     told: set[str] = field(default_factory=set[str], repr=False)
     """Who may evict keys, and was warned about."""
 
@@ -104,6 +109,9 @@ class Settings:
                 raise _refusal(str(reply), where)
         if isinstance(role, ReplyError) and str(role).startswith(("NOAUTH", "LOADING", "DENIED")):
             raise _refusal(str(role), where)
+        mode = _said(server, b"redis_mode:")
+        if mode and mode != self.mode:
+            raise Misconfigured(f"{where} {OTHERS[self.mode, mode]}")
         if self.must_be_master and isinstance(role, list) and role[0] != b"master":
             raise NotSent(f"{where} is no master any more")
         self._warn(where, memory)
@@ -123,6 +131,22 @@ class Settings:
             )
 
 
+_PART = "is a part of a Redis Cluster: use redis+cluster:// for it"
+_WATCHER = "is a sentinel: use redis+sentinel://host:26379/NAME-OF-THE-MASTER for it"
+_ALONE = "is no part of a Redis Cluster: use redis:// for it"
+_SERVER = "is no sentinel: name the sentinels here, or use redis:// for a server"
+
+OTHERS = {
+    ("standalone", "cluster"): _PART,
+    ("standalone", "sentinel"): _WATCHER,
+    ("cluster", "standalone"): _ALONE,
+    ("cluster", "sentinel"): _WATCHER,
+    ("sentinel", "standalone"): _SERVER,
+    ("sentinel", "cluster"): _SERVER,
+}
+"""What to say about a server that is (the second) not what it was taken for (the first)."""
+
+
 def _said(info: Any, field: bytes) -> str:
     if not isinstance(info, bytes):
         return ""
@@ -134,13 +158,44 @@ def show(address: Address) -> str:
     return f"{host}:{port}" if port else host
 
 
+def share(deadline: float, parts: int) -> float:
+    """Until when the first of so many may take, if the others are to have their time, too."""
+    return deadline if parts <= 1 else now() + (deadline - now()) / parts
+
+
+def unreachable(error: BaseException, where: str, said: Sequence[Any] = ()) -> Exception:
+    """What it means that a connection was not made: `Misconfigured` if trying again is no use."""
+    for reply in said:
+        if isinstance(reply, ReplyError):  # it told us why it hung up
+            return _refusal(str(reply), where)
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return Misconfigured(
+                f"the certificate of Redis at {where} is not trusted ({error.verify_message}). "
+                "Check its date and names, or give the file of its authority as tls_ca"
+            )
+        if "wrong version number" in reason or "record layer failure" in reason:
+            return Misconfigured(f"Redis at {where} does not speak TLS ({reason}): use redis://")
+        if "alert" in reason:
+            return Misconfigured(
+                f"Redis at {where} refused our certificate ({reason}): give one that it trusts as "
+                "tls_cert and tls_key"
+            )
+    return NotSent(f"could not connect: {str(error) or 'no answer in time'}")
+
+
+FORBIDDEN = ("can't run this command", "can't access at least one", "ACL failure in script")
+"""How a script says that the ACL forbids one of its commands, keys or channels."""
+
+
 def _refusal(text: str, where: str) -> Exception:
     if text.startswith(("WRONGPASS", "NOAUTH", "ERR invalid password", "ERR AUTH", "ERR Client")):
         return Misconfigured(
             f"Redis at {where} refused the user name or password ({text.partition(' ')[0]}). Put "
             "them into the URL, redis://user:password@host, or check its ACL"
         )
-    if text.startswith("NOPERM"):
+    if text.startswith("NOPERM") or any(mark in text for mark in FORBIDDEN):
         return Misconfigured(
             f"Redis at {where} lets this user in, but not do what locks need ({text}). The page "
             "docs/backends/redis.md has the exact ACL"
