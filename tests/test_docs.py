@@ -201,6 +201,11 @@ def test_every_option_of_a_backend_is_on_its_page_with_its_default(scheme: str) 
         assert cell == shown, f"{scheme}://, option {name}"
 
 
+def test_the_acl_that_is_tested_is_the_one_on_the_page() -> None:
+    pages = ROOT / "docs" / "backends"
+    assert (pages / "redis-acl.txt").read_text() in (pages / "redis.md").read_text()
+
+
 def test_the_options_of_a_semaphore_are_documented() -> None:
     parameters = set(inspect.signature(holdfast.Locks.semaphore).parameters)
     assert set(rows(section(OPTIONS, "semaphore"))) == parameters - {"self", "name", "options"}
