@@ -105,7 +105,13 @@ class Courier:
         node = self.fleet.node(slot)
         if node is None:
             node = await self.fleet.find(self._transport, slot, deadline)
-        answer = await self._ask(node, script.head + rest, 1, deadline, ORDINARY)
+        try:
+            answer = await self._transport.ask(node, script.head + rest, 1, deadline, ORDINARY)
+        except NotSent as error:
+            raise self._unreachable(node, error) from None
+        except NoAnswer:
+            self.fleet.failed(node)
+            raise
         if isinstance(answer[0], ReplyError):
             return await self._insist(node, script, rest, slot, answer[0], deadline)
         return answer

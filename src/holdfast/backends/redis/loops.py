@@ -9,10 +9,11 @@ Hazard: after a time-out the connection may be a black hole, so nobody new is pu
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.backends.redis.transport import (
     ALONE,
@@ -47,6 +48,15 @@ MOST_IDLE = 32
 """So many connections that nobody shares are kept for later."""
 
 
+class Asked(NamedTuple):
+    """A request under way."""
+
+    future: asyncio.Future[Any]
+    wanted: int
+    replies: list[Any]
+    deadline: float
+
+
 class Link(asyncio.Protocol):
     """One connection that many tasks share."""
 
@@ -54,8 +64,10 @@ class Link(asyncio.Protocol):
         self._loop = loop
         self._links = links  # all that are open
         self._reader = new_reader()
-        self._pending: deque[tuple[asyncio.Future[Any], int, list[Any]]] = deque()
+        self._pending: deque[Asked] = deque()
         self._outgoing: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
         self._transport: asyncio.Transport | None = None
         self.run_id = ""
         self.usable = True
@@ -80,7 +92,7 @@ class Link(asyncio.Protocol):
     def replied(self, reply: Any) -> None:
         if not self._pending:
             return  # nobody asked
-        future, count, replies = self._pending[0]
+        future, count, replies, _ = self._pending[0]
         if count > 1:
             replies.append(reply)
             if len(replies) < count:
@@ -98,26 +110,33 @@ class Link(asyncio.Protocol):
         self._links.discard(self)
         self.broken = exc
         reason = f"the connection broke: {exc}" if exc else "the connection was closed"
-        for future, _, _ in self._pending:
-            if not future.done():
-                future.set_exception(NoAnswer(reason))
+        for asked in self._pending:
+            if not asked.future.done():
+                asked.future.set_exception(NoAnswer(reason))
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def said(self) -> list[Any]:
         """What has come of the replies that are not complete yet."""
-        return self._pending[0][2] if self._pending else []
+        return self._pending[0].replies if self._pending else []
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def request(self, data: bytes, count: int) -> asyncio.Future[Any]:
-        """Sent at the end of this turn of the loop, with what others ask in it."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+    def request(self, data: bytes, count: int, deadline: float) -> asyncio.Future[Any]:
+        """Sent at once if the line is idle, else with what others ask in this turn of the loop."""
         if self._transport is None or not self.usable:
             raise NotSent("the connection broke")
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(data)
-        self._pending.append((future, count, []))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._pending:
+            if not self._outgoing:
+                self._loop.call_soon(self._flush)
+            self._outgoing.append(data)
+        else:
+            self._transport.write(data)
+        self._pending.append(Asked(future, count, [], deadline))
+        if deadline < self._timer_at:
+            self._look_at(deadline)
         return future
 
     def _flush(self) -> None:
@@ -125,10 +144,34 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
+    def _look_at(self, moment: float) -> None:
+        """One timer for all: most requests are answered long before it goes off."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self._loop.call_later(max(0.0, moment - now()), self._time_out)
+
+    def _time_out(self) -> None:
+        moment = now()
+        self._timer, self._timer_at = None, math.inf
+        soonest = math.inf
+        for asked in self._pending:
+            if asked.future.done():
+                continue
+            if asked.deadline <= moment:
+                asked.future.set_exception(NoAnswer("no answer in time"))
+                self.usable = False
+            elif asked.deadline < soonest:
+                soonest = asked.deadline
+        if not self.usable:
+            self.retire()
+        if soonest < math.inf:
+            self._look_at(soonest)
+
     def retire(self) -> None:
         """No new requests; closed when those under way are answered, or by their own limits."""
         self.usable = False
-        if all(future.done() for future, _, _ in self._pending):
+        if all(asked.future.done() for asked in self._pending):
             self.close()
 
     def close(self) -> None:
@@ -242,17 +285,9 @@ class LoopTransport:
         link: Link | None = node.links[lane]
         if link is None or not link.usable:
             link = await self._open_once(node, lane, deadline)
-        return await self._exchange(link, data, count, deadline)
-
-    async def _exchange(
-        self, link: Link, data: bytes, count: int, deadline: float
-    ) -> tuple[Any, str]:
-        future = link.request(data, count)
-        timer = link._loop.call_later(max(0.0, deadline - now()), _time_out, future, link)
         try:
-            return await future, link.run_id
+            return await link.request(data, count, deadline), link.run_id
         finally:
-            timer.cancel()
             if not link.usable:
                 link.retire()  # perhaps this was the last one on it
 
@@ -277,7 +312,7 @@ class LoopTransport:
         if link is None or not link.usable:
             link = await self._open(node.address, deadline)
         try:
-            answer = await self._exchange(link, data, count, deadline)
+            answer = await link.request(data, count, deadline), link.run_id
         except BaseException:
             link.close()
             raise
@@ -325,7 +360,7 @@ class LoopTransport:
                 else:
                     await loop.create_unix_connection(lambda: link, host)
                 greeting, count = self._settings.greeting()
-                replies = await link.request(greeting, count)
+                replies = await link.request(greeting, count, deadline)
             link.run_id = self._settings.greeted(address, replies)
         except BaseException as error:
             said = link.said
@@ -358,9 +393,3 @@ def _noticed(opening: asyncio.Task[Link]) -> None:
     """Its failure is told to whoever waits; perhaps nobody does any more."""
     if not opening.cancelled():
         opening.exception()
-
-
-def _time_out(future: asyncio.Future[Any], link: Link) -> None:
-    if not future.done():
-        future.set_exception(NoAnswer("no answer in time"))
-        link.retire()
