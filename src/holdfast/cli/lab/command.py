@@ -67,6 +67,8 @@ def lab(
             "see (ps)",
             redis,
         )
+    if html is not None and not html.parent.is_dir():
+        raise click.UsageError(f"--html: there is no directory {str(html.parent)!r}")
     report = show.play([level] if level else list(LEVELS), redis, quiet=as_json)
     if html is not None:
         from holdfast.cli.lab.page import page

@@ -41,6 +41,7 @@ pre { background: var(--box); padding: .8rem; overflow-x: auto; border-radius: 6
 .unexpected { border: 2px solid var(--bad); padding: .4rem .8rem; border-radius: 6px; }
 table { border-collapse: collapse; font-size: .85rem; color: var(--quiet); }
 td { padding: 0 .9rem 0 0; vertical-align: top; } td.at { text-align: right; white-space: nowrap; }
+.marks { margin: 0; font-size: .85rem; color: var(--quiet); }
 summary { cursor: pointer; color: var(--quiet); font-size: .85rem; }
 nav a { color: inherit; margin-right: .8rem; }
 """
@@ -83,11 +84,13 @@ def _form(level: Level, one: Played) -> list[str]:
     length = max(one.history.end - one.began, 0.1) * 1.02
     faults = [event for event in one.history.events if event.what in FAULTS]
     marks = [(event.at - one.began, str(n)) for n, event in enumerate(faults, 1)]
+    captions = [f"{n} {event.who}: {words(event)}" for n, event in enumerate(faults, 1)]
     title = f"{level.title}, {one.form.name}: {one.finding.text}"
     expected = "" if one.ok else f" (expected: {one.form.expected})"
     out = [
         f"<h3>{escape(one.form.name)}: <code>{escape(one.form.text)}</code></h3>",
         timeline_svg(one.rows, length, marks, title),
+        f'<p class="marks">{escape(" · ".join(captions))}</p>' if captions else "",
         f'<p class="{"" if one.ok else "unexpected"}"><strong class="{outcome}">{SIGNS[outcome]}'
         f"{expected}.</strong> {escape(one.finding.text)}.</p>",
         "<details><summary>What happened, in order</summary><table>",

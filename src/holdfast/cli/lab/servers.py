@@ -30,19 +30,22 @@ T = TypeVar("T", "Server", FaultProxy)
 HOST = "127.0.0.1"
 PATIENCE = 15.0
 """For a start; a server that needs longer does not start."""
+TRIES = 5
+"""Somebody may be quicker at a port that was free."""
 
 
-def find_program() -> str:
+NEED = (
+    "the lab needs redis-server, and there is none on PATH. Install it (Debian, Ubuntu: apt-get "
+    "install redis-server), or name a running one: holdfast lab --redis redis://host:6379/0"
+)
+
+
+def find_program(need: str = NEED) -> str:
     # Debian keeps daemons out of a user's PATH.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
     program = shutil.which("redis-server", path=path)
     if program is None:
-        raise Ended(
-            FAILED,
-            "the lab needs redis-server, and there is none on PATH. Install it (Debian, Ubuntu: "
-            "apt-get install redis-server), or name a running one: holdfast lab --redis "
-            "redis://host:6379/0",
-        )
+        raise Ended(FAILED, need)
     return program
 
 
@@ -78,14 +81,13 @@ class Server:
 
     def _start(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:  # somebody may be quicker at a port that was free
+        for _ in range(TRIES):
             self.port = _free_port()
             self._launch()
             if self._answers(deadline):
                 return
             self.kill()
-        log = self._log()
-        raise Ended(FAILED, f"redis-server did not start within {PATIENCE:g} s: {log}")
+        raise Ended(FAILED, f"redis-server does not start. The last line of its log: {self._log()}")
 
     def _launch(self) -> None:
         settings = {

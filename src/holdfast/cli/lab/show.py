@@ -71,8 +71,12 @@ def play(
     """Play them on the server that is named, else on one of our own."""
     screen = open_screen(io.StringIO() if quiet else None)
     levels = [LEVELS[name] for name in names]
-    if any(level.replicated for level in levels):
-        find_program()  # they kill their master, so it is never the one that was named
+    if redis is not None and (killing := [one.name for one in levels if one.replicated]):
+        find_program(
+            f"the level {', '.join(killing)} kills its server, so it never uses the one you named, "
+            "and there is no redis-server on PATH. Install it (Debian, Ubuntu: apt-get install "
+            "redis-server), or play the other levels by their names"
+        )
     with orderly_end():
         server = Server() if redis is None else None
         try:

@@ -23,6 +23,7 @@ svg { width: 100%; height: auto; max-width: 60rem; }
 svg text { font: 13px system-ui, sans-serif; fill: var(--text); }
 svg .axis { stroke: var(--faint); fill: none; }
 svg .small { font-size: 11.5px; fill: var(--quiet); }
+svg .word { font-size: 11.5px; }
 svg .in { fill: #fff; font-weight: 600; }
 svg .hold.ada { fill: #0a69da; } svg .hold.bob { fill: #bc4c00; } svg .hold.cleo { fill: #1a7f37; }
 svg .wait { fill: none; stroke: var(--quiet); stroke-width: 2; stroke-dasharray: 2 6;
@@ -30,7 +31,7 @@ svg .wait { fill: none; stroke: var(--quiet); stroke-width: 2; stroke-dasharray:
 svg .paused { fill: var(--faint); stroke: var(--quiet); stroke-dasharray: 4 3; }
 svg .stale { fill: none; stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 5 4; }
 svg .dead { stroke: var(--bad); stroke-width: 3; }
-svg .clash { fill: var(--bad); }
+svg .clash { fill: #cf222e; }
 svg .fault { stroke: var(--quiet); stroke-dasharray: 2 3; }
 """
 
@@ -50,11 +51,10 @@ def timeline_svg(
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" xmlns="http://www.w3.org/2000/svg">',
         f"<title>{escape(title)}</title>",
     ]
-    for moment, label in marks:
-        out.append(f'<path class="fault" d="M{x(moment):.1f} 16 V{bottom}"/>')
-        out.append(
-            f'<text class="small" x="{x(moment):.1f}" y="12" text-anchor="middle">{label}</text>'
-        )
+    for place, label in _together([(x(moment), label) for moment, label in marks]):
+        out.append(f'<path class="fault" d="M{place:.1f} 16 V{bottom}"/>')
+        where = f'x="{place:.1f}" y="12" text-anchor="middle"'
+        out.append(f'<text class="small" {where}>{escape(label)}</text>')
     for number, row in enumerate(rows):
         top = 18 + ROW * number
         middle = top + ROW / 2
@@ -67,6 +67,17 @@ def timeline_svg(
     right = f'x="{WIDTH - RIGHT}" y="{height - 8}" text-anchor="end"'
     out.append(f'<text class="small" {right}>{length:.1f} s</text></svg>')
     return "\n".join(out)
+
+
+def _together(marks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Marks whose labels would touch share one."""
+    found: list[tuple[float, str]] = []
+    for place, label in marks:
+        if found and place - found[-1][0] < LETTER * (len(found[-1][1]) + 1):
+            label = f"{found[-1][1]}, {label}"
+            place = found.pop()[0]
+        found.append((place, label))
+    return found
 
 
 def _span(kind: str, who: str, left: float, right: float, middle: float) -> str:
@@ -83,6 +94,6 @@ def _span(kind: str, who: str, left: float, right: float, middle: float) -> str:
     drawn = f'<rect class="{kind} {escape(who)}" {box}>{said}</rect>'
     short = {"hold": "holds", "paused": "stopped", "stale": "over", "clash": "two at once"}[kind]
     if width > LETTER * len(short) + 8:
-        tone = "in" if kind in ("hold", "clash") else "small"
+        tone = "in" if kind in ("hold", "clash") else "word"
         drawn += f'<text class="{tone}" x="{left + 6:.1f}" y="{middle + 4}">{short}</text>'
     return drawn
