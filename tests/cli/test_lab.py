@@ -78,7 +78,7 @@ def test_the_naive_form_breaks_and_ours_holds(
     assert list(tmp_path.iterdir()) == []
 
 
-FAULTS = ("killed", "stopped", "woken", "lost", "delayed", "arrived", "cut")
+FAULTS = ("killed", "stopped", "woken", "swallowed", "delayed", "arrived", "cut")
 
 
 @pytest.mark.servers
@@ -254,7 +254,7 @@ def test_an_end_leaves_no_server_no_actor_and_no_file(
 ) -> None:
     env = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)}
     with started("lab", "no-expiry", env=env) as process:
-        while "is killed" not in line(process):
+        while "s  bob " not in line(process):
             pass
         family = kernel_children(process.pid)
         assert len(family) >= 2  # bob and the server
@@ -269,7 +269,7 @@ def test_an_end_leaves_no_server_no_actor_and_no_file(
 def test_servers_and_actors_die_with_the_lab(tmp_path: Path, redis_server: RedisServer) -> None:
     env = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)}
     with started("lab", "master-lost", env=env) as process:
-        while "has the lock" not in line(process):
+        while "s  ada " not in line(process):
             pass
         family = kernel_children(process.pid)
         assert len(family) >= 4
@@ -354,6 +354,12 @@ def test_a_stopped_holder_counts_again_if_it_goes_on(held: bool, overlaps: list[
         (7, "bob", "free"),
     )
     assert history.overlaps() == overlaps
+
+
+def test_a_holder_that_is_told_of_the_loss_acted_until_then() -> None:
+    record = (1, "ada", "hold"), (3, "bob", "hold"), (4, "ada", "look", {"held": False})
+    assert told(*record).overlaps() == [("ada", "bob", 3, 4)]  # it learned too late
+    assert told(*record, (2, "ada", "lost")).overlaps() == []
 
 
 def test_a_hold_that_nobody_ended_lasts_and_a_killed_one_does_not() -> None:

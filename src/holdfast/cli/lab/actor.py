@@ -42,10 +42,12 @@ def main() -> None:
         set_clock(part["clock"])
     from holdfast.cli.lab.levels import LEVELS
 
-    form = LEVELS[str(part["level"])].forms[int(part["form"])]
+    forms = {form.name: form for form in LEVELS[str(part["level"])].forms}
+    form = forms[str(part["form"])]
     lock = form.make(part["url"], part["lock"], told["name"], part["ttl"])
     if part["warm"] and lock.acquire(5.0):
         lock.release()
+    lock.on_lost = lambda: say("lost")
     say("ready")
     for line in sys.stdin:
         obey(lock, json.loads(line))

@@ -42,8 +42,10 @@ def _draw(row: Row, event: Event, moment: float) -> None:
             row.begin("paused", moment)
         case "woken" if holding:
             row.begin("hold", moment)
-        case "look" if holding and event.figures["held"] is False:
-            row.spans[-1].kind = "stale"
+        case "look" if holding and not event.figures["held"]:
+            _over(row, moment)
+        case "lost" if holding:
+            _over(row, moment)
         case "killed":
             row.begin("dead", moment)
             row.end(moment + MARK)
@@ -51,6 +53,15 @@ def _draw(row: Row, event: Event, moment: float) -> None:
             row.end(moment)
         case _:
             pass
+
+
+def _over(row: Row, moment: float) -> None:
+    """Its lease is over. If it learns that on waking up, it was over all the while."""
+    kinds = [span.kind for span in row.spans]
+    if kinds[-2:] == ["paused", "hold"]:
+        row.spans[-1].kind = "stale"
+    elif kinds[-1] == "hold":
+        row.begin("stale", moment)
 
 
 def kinds(drawn: Iterable[Row]) -> list[str]:

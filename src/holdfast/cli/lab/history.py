@@ -1,8 +1,9 @@
 """What happened in a scene of the lab, and who held the lock when. Records in, facts out.
 
 Contract: nothing but the record decides. Moments are CLOCK_BOOTTIME of one host, so they compare.
-A hold is what its holder *acts on*: from "hold" until it is given up ("free"), seen to be over
-("look" that found it not held), or ended by SIGKILL; while a process is stopped it acts on nothing.
+A hold is what its holder *acts on*: from "hold" until it is given up ("free"), known to be over
+("lost", or a "look" that found it so), or ended by SIGKILL. While a process is stopped it acts on
+nothing, and in the plays one that goes on looks before it acts.
 Partners: `scene.py` writes the record; the levels judge it; `drawing.py` draws it.
 """
 
@@ -45,7 +46,7 @@ class Overlap(NamedTuple):
 
 class History:
     def __init__(self, events: Iterable[Event] = ()) -> None:
-        self.events = list(events)
+        self.events = sorted(events, key=lambda event: event.at)
 
     def add(self, event: Event) -> None:
         self.events.append(event)
@@ -72,24 +73,25 @@ class History:
         return [stretch for who in people for stretch in self._of(who)]
 
     def _of(self, who: str) -> Iterator[Stretch]:
-        holding, since = False, None
+        since: float | None = None
+        stopped = unsure = False
         for event in self.events:
             if event.who != who:
                 continue
-            match event.what:
-                case "hold":
-                    holding, since = True, event.at
-                case "stopped" | "free" | "killed" | "gone":
-                    if since is not None:
-                        yield Stretch(who, since, event.at)
-                    holding, since = holding and event.what == "stopped", None
-                case "woken" if holding:
-                    since = event.at
-                case "look" if event.figures["held"] is False:
-                    # What was before the pause is a stretch already: it looked before it acted.
-                    holding, since = False, None
-                case _:
-                    pass
+            over = event.what in ("free", "killed", "lost", "stopped") or (
+                event.what == "look" and not event.figures["held"]
+            )
+            if event.what == "hold":
+                since, stopped, unsure = event.at, False, False
+            elif event.what == "woken" and stopped:
+                since, stopped, unsure = event.at, False, True
+            elif event.what == "look" and not over:
+                unsure = False
+            elif over and since is not None:
+                learned = unsure and event.what in ("lost", "look")  # before it acted again
+                if not learned:
+                    yield Stretch(who, since, event.at)
+                since, stopped = None, event.what == "stopped"
         if since is not None:
             yield Stretch(who, since, max(self.end, since))
 

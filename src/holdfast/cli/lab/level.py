@@ -32,6 +32,9 @@ class Finding:
 class LockForm(Protocol):
     """What an actor of the lab can do with any form of a lock."""
 
+    on_lost: Callable[[], None] | None
+    """Called when the holder learns that it is no longer theirs, if this form ever tells."""
+
     @property
     def held(self) -> bool:
         """Asked of somebody who has taken it: is it still theirs, as far as they can know?"""
@@ -92,11 +95,7 @@ def naive(text: str, kind: Callable[[Redis, str, str, float], LockForm]) -> Form
     return Form("naive", text, "broken", make, kind if isinstance(kind, type) else None)
 
 
-def ours(
-    text: str = 'holdfast.connect(url).lock("stock", ttl=...)',
-    name: str = "holdfast",
-    query: str = "",
-) -> Form:
+def ours(ttl: float, text: str = "", name: str = "holdfast", query: str = "") -> Form:
     """holdfast's, by its public API alone."""
 
     def make(url: str, lock: str, me: str, ttl: float) -> LockForm:
@@ -105,7 +104,7 @@ def ours(
         separator = "&" if "?" in url else "?"
         return Ours(f"{url}{separator}{query}" if query else url, lock, me, ttl)
 
-    return Form(name, text, "held", make)
+    return Form(name, text or f'holdfast.connect(url).lock("stock", ttl={ttl:g})', "held", make)
 
 
 NOT_SHOWN = "nothing was shown: "

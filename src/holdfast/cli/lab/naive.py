@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 
 from holdfast.cli.lab.resp import Redis, Reply
 
@@ -20,6 +21,7 @@ COMPARE_AND_DELETE = (
 
 class NaiveLock:
     held = True  # nothing ever tells the holder
+    on_lost: Callable[[], None] | None = None  # and nobody calls this
     fence: int | None = None  # and there is nothing a resource could check
 
     def __init__(self, redis: Redis, key: str, me: str, ttl: float) -> None:

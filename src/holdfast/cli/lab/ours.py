@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import holdfast
 from holdfast.cli.lab.resp import PATIENCE
 
@@ -14,14 +16,23 @@ class Ours:
         self._locks = holdfast.connect(url, label=me, request_timeout=PATIENCE)
         self._lock = self._locks.lock(name, ttl=ttl)
         self._lease: holdfast.Lease | None = None
+        self.on_lost: Callable[[], None] | None = None
 
     def attempt(self) -> bool:
-        self._lease = self._lock.acquire(blocking=False)
-        return self._lease is not None
+        return self._have(self._lock.acquire(blocking=False))
 
     def acquire(self, patience: float) -> bool:
-        self._lease = self._lock.acquire(timeout=patience)
-        return self._lease is not None
+        return self._have(self._lock.acquire(timeout=patience))
+
+    def _have(self, lease: holdfast.Lease | None) -> bool:
+        self._lease = lease
+        if lease is not None:
+            lease.on_lost(self._lost)
+        return lease is not None
+
+    def _lost(self, error: holdfast.LeaseLost) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
 
     @property
     def held(self) -> bool:

@@ -49,7 +49,7 @@ nav a { color: inherit; margin-right: .8rem; }
     + "</style>\n</head>\n<body>\n"
 )
 
-FAULTS = ("killed", "stopped", "woken", "lost", "delayed", "arrived", "cut")
+FAULTS = ("killed", "stopped", "woken", "swallowed", "delayed", "arrived", "cut")
 SIGNS = {"broken": "✗ breaks", "held": "✓ holds", "unclear": "? unclear"}
 
 

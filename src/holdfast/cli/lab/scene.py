@@ -85,7 +85,7 @@ class Scene:
             url = through(url, proxy.address)
         return {
             "level": self.level.name,
-            "form": self.level.forms.index(self.form),
+            "form": self.form.name,
             "url": url,
             "lock": self._lock,
             "ttl": self.level.ttl if who == "ada" else UNENDING,
@@ -207,7 +207,7 @@ class Scene:
         self.until(who, "wait")
         self._proxies[who].wait_for_request(self._word)
         self._proxies[who].wait_for_reply()
-        self.note("network", "lost", whose=who)
+        self.note("network", "swallowed", whose=who)
 
     @contextmanager
     def delay_changes(self, who: str) -> Generator[None]:

@@ -35,10 +35,11 @@ def words(event: Event) -> str:
 
 _DONE = {
     "free": "releases",
+    "lost": "learns that the lease is over",
     "killed": "is killed (SIGKILL)",
     "stopped": "is stopped (SIGSTOP)",
     "woken": "goes on (SIGCONT)",
-    "lost": "the reply to {whose} is lost; the command was done",
+    "swallowed": "the reply to {whose} is lost; the command was done",
     "delayed": "{whose}'s command is on its way",
     "arrived": "{whose}'s command has arrived, and was done",
     "cut": "from now on nothing reaches the replica",

@@ -54,7 +54,7 @@ LEVEL = Level(
     "holdfast's release the comparison and the deletion are one script on the server.",
     ttl=TTL,
     cast=("ada", "bob", "cleo"),
-    forms=(naive("SET NX PX   ...   if GET stock = ada: DEL stock", CheckThenDelete), ours()),
+    forms=(naive("SET NX PX   ...   if GET stock = ada: DEL stock", CheckThenDelete), ours(TTL)),
     play=play,
     judge=judge,
     proxied=("ada",),

@@ -63,7 +63,7 @@ LEVEL = Level(
     cast=("ada", "bob"),
     forms=(
         naive("SETNX stock <time+ttl>   GET, compare, GETSET   ...   DEL", ClientClocks),
-        ours(),
+        ours(TTL),
     ),
     play=play,
     judge=judge,

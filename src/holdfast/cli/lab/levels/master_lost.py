@@ -76,11 +76,12 @@ LEVEL = Level(
     forms=(
         naive("SET stock ada NX PX 20000", OneMaster),
         ours(
+            TTL,
             'holdfast.connect("redis://...?replicas=1&replica_timeout=0.2").lock("stock")',
             "holdfast, ?replicas=1",
             "replicas=1&replica_timeout=0.2",
         ),
-        ours('locks.lock("stock"), and the resource checks lease.fence', "holdfast, fencing"),
+        ours(TTL, 'locks.lock("stock"), and the resource checks lease.fence', "holdfast, fencing"),
     ),
     play=play,
     judge=judge,

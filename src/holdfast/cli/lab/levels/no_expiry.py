@@ -11,7 +11,7 @@ from holdfast.cli.lab.naive import NaiveLock
 if TYPE_CHECKING:
     from holdfast.cli.lab.scene import Scene
 
-TTL = 1.0
+TTL, PATIENCE = 1.0, 3.0
 
 
 class NoExpiry(NaiveLock):
@@ -27,7 +27,7 @@ def play(scene: Scene) -> None:
     scene.until("ada", "hold")
     scene.rest(0.2)
     scene.kill("ada")
-    scene.ask("bob", patience=TTL + 2)
+    scene.ask("bob", patience=PATIENCE)
     if scene.until("bob", "hold", "gave up")["what"] == "hold":
         scene.rest(0.2)
         scene.release("bob")
@@ -41,9 +41,8 @@ def judge(history: History) -> Finding:
         return Finding("unclear", f"{NOT_SHOWN}ada was not killed while she held the lock")
     if hold := history.first("bob", "hold"):
         waited = hold.at - killed.at
-        kept = waited <= TTL + 1
         text = f"{waited:.2f} s after ada was killed bob had the lock (lease: {TTL:g} s)"
-        return Finding("held" if kept else "broken", text)
+        return Finding("held" if waited <= PATIENCE else "broken", text)
     gave_up, key = history.first("bob", "gave up"), history.first("server", "key")
     if gave_up and key and key.figures["pttl"] == -1:
         waited = gave_up.at - asked.at
@@ -63,7 +62,7 @@ LEVEL = Level(
     "by itself, so a crash costs the others its ttl at most.",
     ttl=TTL,
     cast=("ada", "bob"),
-    forms=(naive("SETNX stock ada   ...   DEL stock", NoExpiry), ours()),
+    forms=(naive("SETNX stock ada   ...   DEL stock", NoExpiry), ours(TTL)),
     play=play,
     judge=judge,
 )

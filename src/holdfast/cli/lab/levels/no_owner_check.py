@@ -64,7 +64,7 @@ LEVEL = Level(
     "release() says False.",
     ttl=TTL,
     cast=("ada", "bob", "cleo"),
-    forms=(naive("SET stock ada NX PX 800   ...   DEL stock", NoOwnerCheck), ours()),
+    forms=(naive("SET stock ada NX PX 800   ...   DEL stock", NoOwnerCheck), ours(TTL)),
     play=play,
     judge=judge,
 )

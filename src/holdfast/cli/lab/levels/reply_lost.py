@@ -39,7 +39,7 @@ def play(scene: Scene) -> None:
 
 
 def judge(history: History) -> Finding:
-    lost, key = history.first("network", "lost"), history.first("server", "key")
+    lost, key = history.first("network", "swallowed"), history.first("server", "key")
     if not (lost and key):
         return Finding("unclear", f"{NOT_SHOWN}no reply was lost")
     if hold := history.first("ada", "hold"):
@@ -70,7 +70,7 @@ LEVEL = Level(
     cast=("ada", "bob"),
     forms=(
         naive("SET stock ada NX PX 30000   (no answer)   SET stock ada NX PX 30000", ReplyLost),
-        ours(),
+        ours(TTL),
     ),
     play=play,
     judge=judge,

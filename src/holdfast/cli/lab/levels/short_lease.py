@@ -11,7 +11,7 @@ from holdfast.cli.lab.naive import COMPARE_AND_DELETE, NaiveLock
 if TYPE_CHECKING:
     from holdfast.cli.lab.scene import Scene
 
-TTL = 0.6
+TTL = 1.0
 
 
 class ShortLease(NaiveLock):
@@ -29,8 +29,9 @@ def play(scene: Scene) -> None:
     scene.until("ada", "hold")
     scene.rest(0.2)
     scene.ask("bob")
-    scene.until("bob", "refused")
-    early = scene.until("bob", "hold", seconds=3 * TTL)  # ada's work takes three leases
+    early = scene.until("bob", "hold", "refused")
+    if early["what"] == "refused":
+        early = scene.until("bob", "hold", seconds=3 * TTL)  # ada's work takes three leases
     scene.look("ada")
     scene.rest(0.2)
     scene.release("ada")
@@ -42,6 +43,8 @@ def play(scene: Scene) -> None:
 
 def judge(history: History) -> Finding:
     finding = judge_exclusion(history, "ada", "bob", "ada", "bob")
+    if finding.outcome == "held" and history.first("ada", "lost"):
+        return Finding("unclear", f"{NOT_SHOWN}ada's lease could not be renewed, and she was told")
     hold, free = history.first("ada", "hold"), history.first("ada", "free")
     if finding.outcome == "held" and hold and free:
         worked = free.at - hold.at
@@ -61,7 +64,7 @@ LEVEL = Level(
     "holder (lease.lost) when that fails.",
     ttl=TTL,
     cast=("ada", "bob"),
-    forms=(naive("SET NX PX 600   ...   if GET = ada: DEL, in one script", ShortLease), ours()),
+    forms=(naive("SET NX PX 1000   ...   if GET = ada: DEL, in one script", ShortLease), ours(TTL)),
     play=play,
     judge=judge,
 )

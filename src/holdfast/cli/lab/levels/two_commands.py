@@ -31,7 +31,7 @@ def play(scene: Scene) -> None:
     scene.until_the_reply_is_lost("ada")
     scene.look_at_the_key()
     scene.kill("ada")
-    scene.ask("bob", patience=no_expiry.TTL + 2)
+    scene.ask("bob", patience=no_expiry.PATIENCE)
     if scene.until("bob", "hold", "gave up")["what"] == "hold":
         scene.rest(0.2)
         scene.release("bob")
@@ -46,9 +46,9 @@ def judge(history: History) -> Finding:
             "unclear", f"{NOT_SHOWN}the server had not taken ada's command when she died"
         )
     if hold := history.first("bob", "hold"):
-        waited, ttl = hold.at - killed.at, no_expiry.TTL
-        text = f"{waited:.2f} s after ada was killed bob had the lock (lease: {ttl:g} s)"
-        return Finding("held" if waited <= ttl + 1 else "broken", text)
+        waited = hold.at - killed.at
+        text = f"{waited:.2f} s after ada was killed bob had the lock (lease: {no_expiry.TTL:g} s)"
+        return Finding("held" if waited <= no_expiry.PATIENCE else "broken", text)
     if history.first("bob", "gave up") and keys[-1].figures["pttl"] == -1:
         return Finding(
             "broken",
@@ -67,7 +67,10 @@ LEVEL = Level(
     "script: the lock and its end come into being together, or not at all.",
     ttl=no_expiry.TTL,
     cast=("ada", "bob"),
-    forms=(naive("SETNX stock ada   PEXPIRE stock 1000   ...   DEL stock", TwoCommands), ours()),
+    forms=(
+        naive("SETNX stock ada   PEXPIRE stock 1000   ...   DEL stock", TwoCommands),
+        ours(no_expiry.TTL),
+    ),
     play=play,
     judge=judge,
     proxied=("ada",),
