@@ -27,7 +27,10 @@ def play(scene: Scene) -> None:
     scene.lose_the_reply("ada")
     scene.ask("ada", patience=2.5, attempt=False)
     scene.until_the_reply_is_lost("ada")
-    answer = scene.until("ada", "hold", "gave up")["what"]
+    answer = scene.until("ada", "hold", "gave up", "failed")["what"]
+    if answer == "failed":  # told that nothing is known, she asks once more
+        scene.ask("ada", patience=2.5, attempt=False)
+        answer = scene.until("ada", "hold", "gave up", "failed")["what"]
     scene.look_at_the_key()
     if answer == "hold":
         scene.rest(0.2)
@@ -47,8 +50,8 @@ def judge(history: History) -> Finding:
             return Finding("broken", "ada released the lock, and bob could not have it")
         return Finding(
             "held",
-            f"{hold.at - lost.at:.2f} s after the reply was lost ada knew that the lock is hers; "
-            "released, it was free",
+            f"{hold.at - lost.at:.2f} s after the reply was lost ada had the lock; when she had "
+            "released it, bob had it at once",
         )
     if history.first("bob", "gave up") and str(key.figures["value"]).startswith("ada-"):
         return Finding(
@@ -64,8 +67,8 @@ LEVEL = Level(
     title="The command was done, the reply was lost",
     fault="The server takes the lock for ada; the reply never reaches her. She asks again.",
     why="A timeout does not say whether the command was done, and a naive lock asks again as a "
-    "stranger. holdfast asks again as the same owner, on a new connection: the server knows the "
-    "lock as this owner's, and says so.",
+    "stranger. holdfast asks again as the same owner, whom the server knows, or takes the attempt "
+    "back before it gives up: its own lock never stands in its way.",
     ttl=TTL,
     cast=("ada", "bob"),
     forms=(
