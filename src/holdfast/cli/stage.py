@@ -59,7 +59,10 @@ class Stage:
         players = [self.troupe.hire(name, *part) for name, part in parts.items()]
         ready = 0
         while ready < len(players):
-            ready += sum(said["what"] == "ready" for _, said in self.listen())
+            for player, said in self.listen():
+                if said["what"] == "gone":
+                    raise Broken(f"the process of {player.name} ended before it was ready")
+                ready += said["what"] == "ready"
         self._began = kernel.now()
         return players
 

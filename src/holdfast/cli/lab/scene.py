@@ -44,7 +44,7 @@ class Scene:
         self._players: dict[str, Player] = {}
         self._proxies: dict[str, FaultProxy] = {}
         self._account = Account(100, checks=True)
-        self._unread: list[tuple[str, Said]] = []
+        self._unread: list[Event] = []
         self._draw: Callable[[], None] = lambda: None
         self._replicated: Replicated | None = None
 
@@ -104,12 +104,13 @@ class Scene:
 
     # -- the record -------------------------------------------------------------------------------
 
-    def note(self, who: str, what: str, at: float | None = None, **figures: Any) -> None:
+    def note(self, who: str, what: str, at: float | None = None, **figures: Any) -> Event:
         event = Event(kernel.now() if at is None else at, who, what, figures)
         self.history.add(event)
         if text := words(event):
             self.stage.event(event.at, who, text)
         self._show()
+        return event
 
     def _show(self) -> None:
         drawn = rows(self.history, self.level.cast, self.began)
@@ -127,8 +128,8 @@ class Scene:
             raise Broken(f"the process of {player.name} ended, and nobody had ended it")
         if said["what"] == "write":
             figures |= self._write(player.name, said["fence"])
-        self.note(player.name, said["what"], float(said["at"]), **figures)
-        self._unread.append((player.name, said))
+        event = self.note(player.name, said["what"], float(said["at"]), **figures)
+        self._unread.append(event)
 
     def _write(self, who: str, fence: int | None) -> Said:
         """The resource. It checks tokens, of those who have one."""
@@ -149,16 +150,19 @@ class Scene:
         `attempt` is false), and then it waits."""
         self.tell(who, do="ask", patience=patience, attempt=attempt)
 
-    def until(self, who: str, *whats: str, seconds: float | None = None) -> Said:
-        """Wait until it says one of these; with `seconds`, no longer than that: {"what": ""}."""
+    def until(self, who: str, *whats: str, seconds: float | None = None) -> str:
+        """Wait until it says one of these, and say which; with `seconds`, no longer than that: "".
+        `Broken` if it was refused for good meanwhile."""
         end = None if seconds is None else kernel.now() + seconds
         while end is None or kernel.now() < end:
-            for heard in self._unread:
-                if heard[0] == who and heard[1]["what"] in whats:
-                    self._unread.remove(heard)
-                    return heard[1]
+            for event in self._unread:
+                if event.who == who and event.what in (*whats, "gave up", "failed"):
+                    self._unread.remove(event)
+                    if event.what not in whats:
+                        raise Broken(f"{who} {words(event)}")
+                    return event.what
             self._listen()
-        return {"what": ""}
+        return ""
 
     def _listen(self) -> None:
         for player, said in self.stage.listen():

@@ -168,7 +168,7 @@ class Replicated:
             self.link = self._add(FaultProxy(self.master.address))
             self.replica = self._add(Server("--replicaof", HOST, str(self.link.port)))
             self.spare = self._add(Server())
-            _until_linked(self.replica)
+            _until_followed(self.master)
         except BaseException:
             self.close()
             raise
@@ -179,11 +179,8 @@ class Replicated:
 
     def cut(self) -> None:
         """From now on nothing reaches the replica; everything before has. The master notices
-        nothing. (WAIT is for the writes of its own connection.)"""
-        with Redis(self.master.url, timeout=PATIENCE) as redis:
-            redis.call("SET", "lab-before-the-cut", 1, "EX", 60)
-            if redis.call("WAIT", 1, int(PATIENCE * 500)) != 1:
-                raise Ended(FAILED, "the replica did not follow its master")
+        nothing."""
+        _until_followed(self.master)
         self.link.hold("to_client")
 
     def fail_over(self) -> None:
@@ -193,18 +190,21 @@ class Replicated:
             redis.call("REPLICAOF", "NO", "ONE")
         with Redis(self.spare.url) as redis:
             redis.call("REPLICAOF", HOST, self.replica.port)
-        _until_linked(self.spare)
+        _until_followed(self.replica)
 
     def close(self) -> None:
         for thing in reversed(self._open):
             thing.close()
 
 
-def _until_linked(server: Server) -> None:
-    """Until a replica is in step with its master. (Redis tells nobody; one has to ask.)"""
-    deadline = time.monotonic() + PATIENCE
-    with Redis(server.url) as redis:
-        while "master_link_status:up" not in str(redis.call("INFO", "replication")):
-            if time.monotonic() > deadline:
+def _until_followed(master: Server) -> None:
+    """Until a replica has what the master has by now, and the master knows it.
+
+    Twice: a new replica's first word may come before the stream flows (seen on 7.0: it confirms what
+    was in its snapshot, and then nothing for a second). WAIT is for its own connection's writes.
+    """
+    with Redis(master.url, timeout=2 * PATIENCE) as redis:
+        for _ in range(2):
+            redis.call("SET", "lab-mark", 1, "EX", 60)
+            if redis.call("WAIT", 1, int(PATIENCE * 1000)) != 1:
                 raise Ended(FAILED, f"a replica was not in step within {PATIENCE:g} s")
-            time.sleep(0.005)

@@ -34,7 +34,7 @@ def play(scene: Scene) -> None:
     scene.until("ada", "hold")
     scene.rest(0.2)
     scene.ask("bob")
-    answer = scene.until("bob", "hold", "refused")["what"]
+    answer = scene.until("bob", "hold", "refused")
     scene.rest(0.3)
     scene.release("ada")
     if answer == "refused":

@@ -25,7 +25,7 @@ class OneMaster(NaiveLock):
 def play(scene: Scene) -> None:
     scene.cut_replication()
     scene.ask("ada", patience=1.0, attempt=False)
-    answer = scene.until("ada", "hold", "gave up", "failed")["what"]
+    answer = scene.until("ada", "hold", "gave up", "failed")
     scene.rest(0.2)
     scene.lose_the_master()
     scene.ask("bob", patience=5.0, attempt=False)

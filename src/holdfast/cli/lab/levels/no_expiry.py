@@ -28,7 +28,7 @@ def play(scene: Scene) -> None:
     scene.rest(0.2)
     scene.kill("ada")
     scene.ask("bob", patience=PATIENCE)
-    if scene.until("bob", "hold", "gave up")["what"] == "hold":
+    if scene.until("bob", "hold", "gave up") == "hold":
         scene.rest(0.2)
         scene.release("bob")
     scene.look_at_the_key()

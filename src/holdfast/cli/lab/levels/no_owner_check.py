@@ -38,7 +38,7 @@ def play(scene: Scene) -> None:
 def third_comes(scene: Scene) -> None:
     """bob holds. Can cleo have it, too?"""
     scene.ask("cleo")
-    answer = scene.until("cleo", "hold", "refused")["what"]
+    answer = scene.until("cleo", "hold", "refused")
     scene.rest(0.3)
     scene.release("bob")
     if answer == "refused":

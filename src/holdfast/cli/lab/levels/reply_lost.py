@@ -27,16 +27,16 @@ def play(scene: Scene) -> None:
     scene.lose_the_reply("ada")
     scene.ask("ada", patience=2.5, attempt=False)
     scene.until_the_reply_is_lost("ada")
-    answer = scene.until("ada", "hold", "gave up", "failed")["what"]
+    answer = scene.until("ada", "hold", "gave up", "failed")
     if answer == "failed":  # told that nothing is known, she asks once more
         scene.ask("ada", patience=2.5, attempt=False)
-        answer = scene.until("ada", "hold", "gave up", "failed")["what"]
+        answer = scene.until("ada", "hold", "gave up", "failed")
     scene.look_at_the_key()
     if answer == "hold":
         scene.rest(0.2)
         scene.release("ada")
     scene.ask("bob", patience=0.5)
-    if scene.until("bob", "hold", "gave up")["what"] == "hold":
+    if scene.until("bob", "hold", "gave up") == "hold":
         scene.rest(0.2)
         scene.release("bob")
 

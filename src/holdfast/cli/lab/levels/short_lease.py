@@ -30,12 +30,12 @@ def play(scene: Scene) -> None:
     scene.rest(0.2)
     scene.ask("bob")
     early = scene.until("bob", "hold", "refused")
-    if early["what"] == "refused":
+    if early == "refused":
         early = scene.until("bob", "hold", seconds=3 * TTL)  # ada's work takes three leases
     scene.look("ada")
     scene.rest(0.2)
     scene.release("ada")
-    if early["what"] != "hold":
+    if early != "hold":
         scene.until("bob", "hold")
         scene.rest(0.2)
     scene.release("bob")
