@@ -17,7 +17,7 @@ import holdfast
 __all__ = ["Redis", "RedisError", "Reply", "through"]
 
 Reply: TypeAlias = "str | int | list[Reply] | None"
-PATIENCE = 0.5
+PATIENCE = 1.0
 """Seconds for a reply; long on a loopback, short for somebody who looks on."""
 
 

@@ -53,6 +53,8 @@ class Scene:
             try:
                 self._prepare(stack)
                 self.level.play(self)
+            except BrokenPipeError:  # nobody looks on any more
+                raise
             except (Broken, OSError, RedisError, holdfast.HoldfastError) as error:
                 return Finding("unclear", f"{NOT_SHOWN}{error}")
         return self.level.judge(self.history)

@@ -200,8 +200,8 @@ class Replicated:
 def _until_followed(master: Server) -> None:
     """Until a replica has what the master has by now, and the master knows it.
 
-    Twice: a new replica's first word may come before the stream flows (seen on 7.0: it confirms what
-    was in its snapshot, and then nothing for a second). WAIT is for its own connection's writes.
+    Twice: a new replica's first word may come before the stream flows (seen on 7.0: it confirms
+    what was in its snapshot, and then nothing for a second). WAIT is for its connection's writes.
     """
     with Redis(master.url, timeout=2 * PATIENCE) as redis:
         for _ in range(2):
