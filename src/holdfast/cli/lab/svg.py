@@ -84,7 +84,8 @@ def _span(kind: str, who: str, left: float, right: float, middle: float) -> str:
     word = WORDS[kind]
     said = f"<title>{escape(f'{who}: {word}')}</title>"
     if kind == "wait":
-        return f'<path class="wait" d="M{left + 2:.1f} {middle} H{right:.1f}">{said}</path>'
+        line = f"M{min(left + 2, right):.1f} {middle} H{right:.1f}"
+        return f'<path class="wait" d="{line}">{said}</path>'
     if kind == "dead":
         a, b, c, d = left - 6, left + 6, middle - 8, middle + 8
         cross = f"M{a:.1f} {c} L{b:.1f} {d} M{b:.1f} {c} L{a:.1f} {d}"
