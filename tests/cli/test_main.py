@@ -71,7 +71,7 @@ def test_every_option_says_what_it_does() -> None:
     [
         (("lss",), "there is no command 'lss'. Did you mean 'ls'? See 'holdfast --help'"),
         (("relaese", "x"), "Did you mean 'release'?"),
-        (("frobnicate",), "There are: completion, demo, ls, "),
+        (("frobnicate",), "There are: completion, demo, lab, "),
         (("--verzion",), "--version"),
         (("ls", "--jsno"), "--json"),
         (("watch", "--interval", "0"), "--interval"),
@@ -310,5 +310,14 @@ def test_ctrl_c_while_the_store_is_asked(tmp_path: Path) -> None:
 
 def test_the_tree_of_commands() -> None:
     assert [path for path, _ in commands()] == [(), *((name,) for name in sorted(app.commands))]
-    assert set(app.commands) == {"run", "ls", "show", "watch", "release", "demo", "completion"}
+    assert set(app.commands) == {
+        "run",
+        "ls",
+        "show",
+        "watch",
+        "release",
+        "demo",
+        "lab",
+        "completion",
+    }
     assert (ROOT / "docs/reference/cli.md").exists()

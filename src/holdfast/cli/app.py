@@ -13,6 +13,7 @@ import click
 
 import holdfast
 from holdfast.cli.completion import completion
+from holdfast.cli.lab.command import lab
 from holdfast.cli.options import url_option, write_statuses
 from holdfast.cli.run import run
 from holdfast.cli.tables import ls, release, show
@@ -29,6 +30,7 @@ Distributed locks that know when they are no longer yours.
   holdfast watch                          # the same, live
   holdfast release nightly --force        # take it away from its holder
   holdfast demo                           # see it at work, in ten seconds
+  holdfast lab                            # how locks on Redis go wrong, live
 """
 
 
@@ -85,7 +87,7 @@ def demo() -> int:
     return play()
 
 
-for command in (run, ls, show, watch, release, completion):
+for command in (run, ls, show, watch, release, lab, completion):
     app.add_command(command)
 
 

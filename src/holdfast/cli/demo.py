@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import signal
 import tempfile
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import holdfast
 from holdfast.cli.judge import (
@@ -31,7 +28,7 @@ from holdfast.cli.judge import (
 )
 from holdfast.cli.screen import open_screen
 from holdfast.cli.stage import Broken, Stage
-from holdfast.cli.troupe import Player, Said, Troupe
+from holdfast.cli.troupe import Player, Said, Troupe, orderly_end
 
 __all__ = ["play", "store_url"]
 
@@ -49,7 +46,7 @@ def play(out: TextIO | None = None, pace: float = 1.0) -> int:
         "Locks that are handed over in order, and that tell you when they are no longer yours. "
         "Everything below happens now, in processes of its own, and is measured."
     )
-    with _orderly_end(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+    with orderly_end(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         troupe = Troupe(store_url(folder))
         try:
             with holdfast.connect(store_url(folder), label="demo") as locks:
@@ -64,24 +61,6 @@ def play(out: TextIO | None = None, pace: float = 1.0) -> int:
         finally:
             troupe.close()
     return stage.farewell()
-
-
-@contextmanager
-def _orderly_end() -> Generator[None]:
-    """TERM and HUP end it as Ctrl-C does: by way of every `finally`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Contention:

@@ -4,7 +4,7 @@ Contract: nothing depends on colour alone. Without a terminal, with NO_COLOR or 
 no colours (and no cursor movements, except that NO_COLOR leaves a live table live); where the
 encoding lacks the drawing characters plain ones are used. Text that comes from a store is shown by
 `clean`: a lock's name cannot move the cursor, hide, or reverse a line.
-Partners: `tables.py`, `demo.py`.
+Partners: `tables.py`, `stage.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = [
     "Span",
     "clean",
     "cut",
+    "legend",
     "open_screen",
     "table",
     "timeline",
@@ -195,16 +196,24 @@ class Row:
         return None
 
 
-GLYPHS = {"hold": "█#", "wait": "·.", "stale": "xx", "paused": "▒%", "dead": "XX"}
+GLYPHS = {
+    "hold": "█#",
+    "wait": "·.",
+    "stale": "xx",
+    "paused": "▒%",
+    "dead": "XX",
+    "clash": "!!",
+}
 """Drawn, and drawn where there is only ASCII."""
-COLOURS = {"wait": "grey", "stale": "red", "paused": "grey", "dead": "red"}
+COLOURS = {"wait": "grey", "stale": "red", "paused": "grey", "dead": "red", "clash": "red"}
 """Not in the row's own colour."""
 WORDS = {
     "hold": "holds the lock",
-    "wait": "waits in line",
+    "wait": "waits for it",
     "paused": "stopped (SIGSTOP)",
     "stale": "its lease is over",
     "dead": "killed (SIGKILL)",
+    "clash": "two at once",
 }
 
 

@@ -1,7 +1,8 @@
-"""Where `holdfast demo` is shown: titles, dated lines, a timeline that grows, and the verdicts.
+"""Where `holdfast demo` and `holdfast lab` are shown: titles, dated lines, a timeline that grows,
+and the verdicts.
 
 Contract: on a terminal the timeline is drawn while it happens, else once at its end; dated lines
-stand above it in either case. Partners: `screen.py`, which draws; `demo.py`.
+stand above it in either case. Partners: `screen.py`, which draws; `demo.py`; `lab/scene.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from holdfast.cli import kernel
 from holdfast.cli.screen import PALETTE, Row, Screen, legend, timeline
 from holdfast.cli.troupe import Player, Said, Troupe
 
-__all__ = ["Broken", "Stage"]
+__all__ = ["COLOURS", "Broken", "Stage"]
 
 COLOURS = {"ada": "blue", "bob": "orange", "cleo": "green", "dan": "pink"}
+"""Of the actors; whatever else something happens to (a server, a network) is grey."""
 PATIENCE = 30.0
 """A scene that takes longer is broken: it waits for something that must have happened."""
 
@@ -39,6 +41,7 @@ class Stage:
         self.pace = pace
         self.rows: dict[str, Row] = {}
         self.verdicts: list[tuple[bool, str]] = []
+        self.margin = 5  # as wide as the longest name
         self._began = 0.0
 
     # -- a scene ----------------------------------------------------------------------------------
@@ -48,14 +51,18 @@ class Stage:
         self.troupe.dismiss()  # of the scene before
         self.screen.print()
         self.screen.paint(title, "bold")
-        self.screen.paint(text)
-        self.screen.print()
+        if text:
+            self.screen.paint(text)
+            self.screen.print()
         self.rows = {name: Row(name, COLOURS[name]) for name in parts}
         self._began = kernel.now()
         players = [self.troupe.hire(name, *part) for name, part in parts.items()]
         ready = 0
         while ready < len(players):
-            ready += sum(said["what"] == "ready" for _, said in self.listen())
+            for player, said in self.listen():
+                if said["what"] == "gone":
+                    raise Broken(f"the process of {player.name} ended before it was ready")
+                ready += said["what"] == "ready"
         self._began = kernel.now()
         return players
 
@@ -87,7 +94,9 @@ class Stage:
     def event(self, moment: float, who: str, text: str) -> None:
         """A dated line."""
         head = Text(f"{self.passed(moment):6.2f} s  ")
-        self.screen.hang(head.append(f"{who:<5} ", PALETTE[COLOURS[who]]), text)
+        self.screen.hang(
+            head.append(f"{who:<{self.margin}} ", PALETTE[COLOURS.get(who, "grey")]), text
+        )
 
     def legend(self, *kinds: str) -> None:
         self.screen.print(legend(kinds, self.screen))

@@ -1,7 +1,8 @@
-"""The processes of `holdfast demo`: started, listened to, and ended, however it ends.
+"""The processes of `holdfast demo` and `holdfast lab`: started, listened to, and ended, however it
+ends.
 
-Contract: `close` leaves no process behind, stopped ones included. Partners: `actor.py`, which runs
-in each of them; `demo.py`.
+Contract: `close` leaves no process behind, stopped ones included. Partners: `actor.py` (the lab:
+`lab/actor.py`), which runs in each of them; `demo.py`, `lab/scene.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from holdfast.cli import kernel
 
-__all__ = ["Player", "Said", "Troupe"]
+__all__ = ["Player", "Said", "Troupe", "orderly_end", "uninterrupted"]
 
 Said = dict[str, Any]
 """What an actor said: `at` (CLOCK_BOOTTIME), `what`, and figures."""
@@ -71,17 +74,18 @@ class Player:
 
 
 class Troupe:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, module: str = "holdfast.cli.actor") -> None:
         self._url = url
+        self._module = module
         self._players: list[Player] = []
         self._selector = selectors.DefaultSelector()
 
     def hire(self, name: str, role: str, figures: Said) -> Player:
         """Start a process; it says "ready" and then waits to be told to begin."""
         debug = os.environ.get("HOLDFAST_DEBUG") == "1"
-        with _uninterrupted():  # a process that was started must be known
+        with uninterrupted():  # a process that was started must be known
             process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli.actor"],
+                [sys.executable, "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if debug else subprocess.DEVNULL,
@@ -113,13 +117,13 @@ class Troupe:
             self._players.pop()
 
     def close(self) -> None:
-        with _uninterrupted():
+        with uninterrupted():
             self.dismiss()
             self._selector.close()
 
 
 @contextmanager
-def _uninterrupted() -> Generator[None]:
+def uninterrupted() -> Generator[None]:
     """Ctrl-C and its like come afterwards. (An actor inherits that: it has to be killed.)"""
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
@@ -127,3 +131,21 @@ def _uninterrupted() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def orderly_end() -> Generator[None]:
+    """TERM and HUP end it as Ctrl-C does: by way of every `finally`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
