@@ -1,6 +1,6 @@
 """Certificates for test servers, and a Redis that speaks TLS beside its plain port.
 
-Contract: made anew for each use, by an authority of its own, for 127.0.0.1 and localhost.
+Contract: made anew for each use, by an authority of its own; for this host, unless said otherwise.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ __all__ = ["Certificates", "tls_server"]
 class Certificates:
     """Files in a folder: an authority, a server's certificate, a client's."""
 
-    def __init__(self, folder: Path, *, expired: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        expired: bool = False,
+        names: tuple[str, ...] = ("127.0.0.1", "localhost"),
+    ) -> None:
         authority = trustme.CA()
         self.ca = folder / "ca.pem"
         authority.cert_pem.write_to_path(str(self.ca))
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 30)
-        server = authority.issue_cert("127.0.0.1", "localhost", not_after=end)
+        server = authority.issue_cert(*names, not_after=end)
         self.server, self.server_key = self._write(folder, "server", server)
         client = authority.issue_cert("client@example.org")
         self.client, self.client_key = self._write(folder, "client", client)
