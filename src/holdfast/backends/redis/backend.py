@@ -47,6 +47,10 @@ from holdfast.types import (
 __all__ = ["Backend", "Options"]
 
 RELEASED = Released()
+PATIENCE = 1.0
+"""Seconds that an attempt's answer is waited for, or a third of the time there is, if that is more:
+if it was lost, or the server was, asking again brings it, and time must be left for that."""
+
 NOT_OURS = "Redis has it no longer: it expired, was evicted, or the server lost its memory"
 
 
@@ -110,6 +114,7 @@ class Backend(Cells):
     ) -> Grant | Busy | Buried | Unknown:
         rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
         sent = self._port.now()
+        deadline = min(deadline, sent + max(PATIENCE, (deadline - sent) / 3))
         try:
             if self._replicas is not None:
                 reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)

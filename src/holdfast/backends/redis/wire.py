@@ -166,7 +166,7 @@ def share(deadline: float, parts: int) -> float:
 def unreachable(error: BaseException, where: str, said: Sequence[Any] = ()) -> Exception:
     """What it means that a connection was not made: `Misconfigured` if trying again is no use."""
     for reply in said:
-        if isinstance(reply, ReplyError):  # it told us why it hung up
+        if isinstance(reply, ReplyError) and str(reply).startswith(HANGING_UP):
             return _refusal(str(reply), where)
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or str(error)).replace("_", " ").lower()
@@ -184,6 +184,9 @@ def unreachable(error: BaseException, where: str, said: Sequence[Any] = ()) -> E
             )
     return NotSent(f"could not connect: {str(error) or 'no answer in time'}")
 
+
+HANGING_UP = ("DENIED", "ERR max number of clients")
+"""What a server says before it closes a connection that it does not want."""
 
 FORBIDDEN = ("can't run this command", "can't access at least one", "ACL failure in script")
 """How a script says that the ACL forbids one of its commands, keys or channels."""
@@ -211,6 +214,10 @@ APPLIED_IN_PART = ("script:", "Error running script", "user_script")
 """What an error says that struck inside a script: what came before it in the script is done."""
 
 
+WROTE_NOTHING = ("READONLY", "OOM", "MISCONF", "NOREPLICAS")
+"""With these Redis refuses the first write of a script, and no later one."""
+
+
 def trouble(error: ReplyError, where: str) -> HoldfastError | None:
     """What an error reply to a request means: an error to raise, as it surely was not applied; or
     None when that cannot be known."""
@@ -218,6 +225,6 @@ def trouble(error: ReplyError, where: str) -> HoldfastError | None:
     refusal = _refusal(text, where)
     if isinstance(refusal, Misconfigured):
         return refusal
-    if any(mark in text for mark in APPLIED_IN_PART):
+    if any(mark in text for mark in APPLIED_IN_PART) and not text.startswith(WROTE_NOTHING):
         return None
     return Unavailable(f"Redis at {where} refused: {text}")
