@@ -296,9 +296,10 @@ class Keeper:
         self._ready.extend(later)
         if not batch:
             return
-        # Half of what is left: an answer that was lost must leave time for asking again.
+        # Half of what is left: an answer that was lost must leave time for asking again. But one
+        # that is all but over must not leave the others without any.
         left = min(hold.until for hold in batch) - sent
-        deadline = sent + min(TICK, left / 2)
+        deadline = sent + min(TICK, max(left / 2, TICK / 10))
         results: Sequence[Renewed | Lost | Unknown]
         try:
             results = await self._backend.renew([hold.grant for hold in batch], deadline)

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.backends.local import shown
 from holdfast.backends.redis import overview
-from holdfast.backends.redis.calls import held_until
+from holdfast.backends.redis.calls import Place, held_until
 from holdfast.backends.redis.cells import Cells
 from holdfast.backends.redis.courier import Courier, Replicas
 from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lua import ATTEMPT, EVICT, LEAVE, LOOK, RENEW
 from holdfast.backends.redis.requests import Requests
-from holdfast.backends.redis.transport import RENEWALS
+from holdfast.backends.redis.transport import ORDINARY, RENEWALS
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import (
     AlreadyLost,
     Buried,
@@ -93,18 +95,17 @@ class Backend(Cells):
         self._courier = courier = self._make_courier(port.asynchronous)
         keys = Keys(options.prefix)
         self._requests = Requests(keys, self._channel, options.window, options.memory)
+        counted = courier.fleet.counts_listeners
         self._room = Room(
             port,
             self._channel,
             options.heartbeat,
-            courier.fleet.counts_listeners,
-            self._look,
-            courier.ear,
+            lambda room: Listener(room, counted, self._look, courier.ear),
         )
 
     async def close(self) -> None:
         self._room.close()
-        await self._room.closed(self._port.now() + 1)
+        await self._room.emptied(self._port.now() + 1)
         await self._courier.close()
 
     # -- claims -----------------------------------------------------------------------------------
@@ -112,7 +113,8 @@ class Backend(Cells):
     async def attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
-        rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
+        hearing = self._room.hearing
+        rest, slot = self._requests.attempt(claim, queue, hearing)
         sent = self._port.now()
         deadline = min(deadline, sent + max(PATIENCE, (deadline - sent) / 3))
         try:
@@ -134,14 +136,13 @@ class Backend(Cells):
             return self._held(claim, sent, reply)
         _, clock, look_at, number, ahead, info = reply
         self._room.anchors.set(run_id, sent, clock)
-        look = self._port.now() + (look_at - clock) / 1e6 if look_at else float("inf")
-        return Busy(_holder(info), ahead if ahead >= 0 else None, (number, look, sent))
+        place = Place(number, self._local(look_at, clock), sent, run_id, hearing)
+        return Busy(_holder(info), ahead if ahead >= 0 else None, place)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
-        number, look_at, sent = busy.token
         room = self._room
-        ticket = room.enter(claim, number, look_at, sent)
         try:
+            ticket = room.enter(claim, busy.token)
             await ticket.event.wait(deadline)
             grant = room.grant(ticket)
         finally:
@@ -150,15 +151,18 @@ class Backend(Cells):
             return await self._confirm(grant, self._replicas, deadline)
         return grant
 
-    async def _look(
-        self, claim: Claim, hearing: str, deadline: float
-    ) -> Grant | float | Unknown | None:
-        rest, slot = self._requests.look(claim, hearing)
+    async def _look(self, claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
+        requests = [self._requests.look(claim, hearing) for claim in claims]
         sent = self._port.now()
-        try:
-            reply, run_id = await self._courier.call(LOOK, rest, slot, deadline)
-        except NoAnswer as error:
-            return Unknown(str(error))
+        answers = await self._courier.call_many(LOOK, requests, deadline, ORDINARY)
+        return [
+            self._seen(claim, sent, reply, run_id)
+            for claim, (reply, run_id) in zip(claims, answers, strict=True)
+        ]
+
+    def _seen(self, claim: Claim, sent: float, reply: Any, run_id: str) -> Seen:
+        if isinstance(reply, Exception):
+            return Unknown(str(reply))
         if isinstance(reply, int):
             return None
         if reply[0] == 1:
@@ -166,7 +170,11 @@ class Backend(Cells):
         self._courier.met(run_id)
         _, clock, look_at = reply
         self._room.anchors.set(run_id, sent, clock)
-        return self._port.now() + (look_at - clock) / 1e6 if look_at else float("inf")
+        return self._local(look_at, clock)
+
+    def _local(self, moment: int, clock: int) -> float:
+        """The server's moment here, surely not too early; 0 is never."""
+        return self._port.now() + (moment - clock) / 1e6 if moment else math.inf
 
     def _held(self, claim: Claim, sent: float, reply: list[Any]) -> Grant:
         _, fence, remaining = reply
@@ -201,7 +209,8 @@ class Backend(Cells):
         sent = self._port.now()
         replies = await self._courier.call_many(RENEW, requests, deadline, RENEWALS, self._replicas)
         return [
-            _renewed(grant.claim, sent, reply) for grant, reply in zip(grants, replies, strict=True)
+            _renewed(grant.claim, sent, reply)
+            for grant, (reply, _) in zip(grants, replies, strict=True)
         ]
 
     # -- replicas ---------------------------------------------------------------------------------
@@ -241,7 +250,7 @@ class Backend(Cells):
         rest, slot = self._requests.leave(claim, False)
         try:
             await self._courier.call(LEAVE, rest, slot, deadline)
-        except Unavailable as error:  # then it is still there: nothing is known (law 2)
+        except HoldfastError as error:  # then it is still there: nothing is known (law 2)
             raise NoAnswer(str(error)) from None
         raise Unavailable(
             f"only {count} of {replicas.count} replicas confirmed the lock within "

@@ -14,7 +14,7 @@ from holdfast.core.lease import DRIFT, valid_until
 from holdfast.core.port import Event
 from holdfast.types import Claim, Grant
 
-__all__ = ["Anchors", "Called", "Line", "Ticket", "held_until"]
+__all__ = ["Anchors", "Called", "Line", "Place", "Ticket", "held_until"]
 
 STALE = 5.0
 """An exchange older than this dates nothing."""
@@ -42,7 +42,8 @@ class Anchors:
             self._anchors[run_id] = sent, clock
 
     def until(self, called: Called, now: float) -> float | None:
-        """Until when a grant may be trusted; None when that cannot be told from here."""
+        """Until when a grant may be trusted; None when that cannot be told from here, as when the
+        ear hears another server (which passes on what the first one called)."""
         anchor = self._anchors.get(called.run_id)
         if anchor is None:
             return None
@@ -56,17 +57,31 @@ class Anchors:
         return min(sent + elapsed + span - DRIFT * (abs(elapsed) + span), now + span)
 
 
+class Place(NamedTuple):
+    """Where an attempt has put a claim."""
+
+    number: int
+    look_at: float  # when its turn may come without a call
+    sent: float
+    run_id: str  # who said so
+    hearing: str  # what we had said about listening
+
+
 class Ticket:
     """One waiter: where its turn arrives."""
 
-    __slots__ = ("called", "claim", "event", "grant", "number")
+    __slots__ = ("called", "claim", "event", "grant", "place")
 
-    def __init__(self, claim: Claim, number: int, event: Event) -> None:
+    def __init__(self, claim: Claim, place: Place, event: Event) -> None:
         self.claim = claim
-        self.number = number
+        self.place = place
         self.event = event
         self.called: Called | None = None
         self.grant: Grant | None = None
+
+    def call(self, called: Called) -> None:
+        self.called = called
+        self.event.set()
 
 
 class Line:
@@ -75,19 +90,18 @@ class Line:
     __slots__ = ("beat_at", "failing_since", "interval", "tickets")
 
     def __init__(self, interval: float) -> None:
-        self.tickets: dict[tuple[int, str], Ticket] = {}
+        self.tickets: dict[str, Ticket] = {}
         self.interval = interval
         self.beat_at = math.inf
         self.failing_since = math.inf
 
     def first(self) -> Ticket | None:
-        while True:
-            tickets = list(self.tickets)  # one step: other threads come and go
-            if not tickets:
-                return None
-            ticket = self.tickets.get(min(tickets))
-            if ticket is not None:
-                return ticket
+        """The one whose number is the lowest: lines are served in that order."""
+        return min(self.tickets.values(), key=_number, default=None)
+
+
+def _number(ticket: Ticket) -> int:
+    return ticket.place.number
 
 
 def held_until(sent: float, remaining: int) -> float:

@@ -13,12 +13,16 @@ from holdfast.backends.redis.requests import Requests, microseconds
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer, pack_word
 from holdfast.core.port import Port
+from holdfast.errors import Unavailable
 from holdfast.types import Cell, CellConflict, Unknown
 
 __all__ = ["Cells"]
 
 HEARTBEAT = 5.0
 """How often who waits for a cell looks by itself."""
+
+PATIENCE = 1.0
+"""How long who waits for a cell gives the server to answer a look."""
 
 MEMORY = 86400.0
 """How long an empty cell's version and fence are remembered."""
@@ -86,7 +90,15 @@ class Cells:
         room.watch(channel, event)
         try:
             while True:
-                cell, expires = await self._cell(name, max(deadline, port.now() + 0.1))
+                now = port.now()
+                try:
+                    cell, expires = await self._cell(name, now + PATIENCE)
+                except Unavailable:
+                    if port.now() >= deadline:
+                        raise
+                    await event.wait(min(deadline, port.now() + PATIENCE / 4))
+                    event.clear()
+                    continue
                 now = port.now()
                 if (cell.version if cell else 0) != version or now >= deadline:
                     return cell

@@ -123,10 +123,11 @@ class Courier:
         deadline: float,
         lane: int,
         replicas: Replicas | None = None,
-    ) -> list[Any]:
-        """Run a script many times, in one batch for each server; a reply, or the trouble, each."""
+    ) -> list[tuple[Any, str]]:
+        """Run a script many times, in one batch for each server: as `call`, except that an error
+        stands in the place of a reply."""
         places_of: dict[Node, list[int]] = {}
-        replies: list[Any] = [None] * len(requests)
+        replies: list[tuple[Any, str]] = [(None, "")] * len(requests)
         lost: Unavailable | None = None
         for place, (_, slot) in enumerate(requests):
             node = self.fleet.node(slot)
@@ -136,7 +137,7 @@ class Courier:
                 except Unavailable as error:  # but who serves the others is known, perhaps
                     lost = error
             if node is None:
-                replies[place] = lost
+                replies[place] = lost, ""
             else:
                 places_of.setdefault(node, []).append(place)
         batches = [
@@ -149,10 +150,11 @@ class Courier:
             places = places_of[batch.node]
             if isinstance(answer, Exception):
                 for place in places:
-                    replies[place] = answer
+                    replies[place] = answer, ""
                 continue
-            for place, reply in zip(places, answer, strict=True):
-                replies[place] = reply
+            said, run_id = answer
+            for place, reply in zip(places, said, strict=True):
+                replies[place] = reply, run_id
                 if isinstance(reply, ReplyError):
                     replies[place] = await self._insisted(
                         batch.node, script, requests[place], reply, replicas, deadline
@@ -161,12 +163,12 @@ class Courier:
 
     async def _ask_all(
         self, batches: list[Batch], replicas: Replicas | None, deadline: float, lane: int
-    ) -> list[list[Any] | Exception]:
+    ) -> list[tuple[list[Any], str] | Exception]:
         """The answers to each batch. With replicas they count only if enough confirm them."""
         if replicas is not None:
             tail, lane = replicas.packed, ALONE  # WAIT stalls what is behind it
             batches = [Batch(node, data + tail, count + 1) for node, data, count in batches]
-        found: list[list[Any] | Exception] = []
+        found: list[tuple[list[Any], str] | Exception] = []
         for batch, answer in zip(
             batches, await self._transport.ask_all(batches, deadline, lane), strict=True
         ):
@@ -176,14 +178,16 @@ class Courier:
                     answer = self._unreachable(batch.node, answer)
                 found.append(answer)
                 continue
-            reply = [answer[0]] if batch.replies == 1 else answer[0]
+            reply, run_id = answer
+            if batch.replies == 1:
+                reply = [reply]
             if replicas is not None:
                 *reply, confirmed = reply
                 if not isinstance(confirmed, int) or confirmed < replicas.count:
                     text = f"only {confirmed} of {replicas.count} replicas confirmed it"
                     found.append(NoAnswer(text))
                     continue
-            found.append(reply)
+            found.append((reply, run_id))
         return found
 
     async def _insisted(
@@ -194,15 +198,15 @@ class Courier:
         error: ReplyError,
         replicas: Replicas | None,
         deadline: float,
-    ) -> Any:
+    ) -> tuple[Any, str]:
         """One of many was refused: its reply after all, or the trouble."""
         rest, slot = request
         try:
-            reply, _ = await self._insist(node, script, rest, slot, error, deadline)
+            answer = await self._insist(node, script, rest, slot, error, deadline)
         except (NoAnswer, Unavailable) as trouble:
-            return trouble
+            return trouble, ""
         # No replica was asked: it is asked again soon, and then as the others are.
-        return reply if replicas is None else NoAnswer("the replicas were not asked")
+        return answer if replicas is None else (NoAnswer("the replicas were not asked"), "")
 
     async def call_and_wait(
         self, script: Script, rest: bytes, slot: int, replicas: Replicas, deadline: float

@@ -34,7 +34,7 @@ async def inspect(
     for start in range(0, len(names), BATCH):
         batch = names[start : start + BATCH]
         asked = [requests.overview(name) for name in batch]
-        for name, reply in zip(
+        for name, (reply, _) in zip(
             batch, await courier.call_many(OVERVIEW, asked, deadline, ORDINARY), strict=True
         ):
             if isinstance(reply, Exception):

@@ -21,6 +21,7 @@ from holdfast.backends.redis.wire import (
     NoAnswer,
     NotSent,
     Settings,
+    TooLate,
     new_reader,
     share,
     show,
@@ -103,7 +104,7 @@ class Wire:
 
     def receive(self, deadline: float) -> None:
         if not self._poll(milliseconds(deadline)):
-            raise NoAnswer("no answer in time")
+            raise TooLate("no answer in time")
         try:
             chunk = self._recv(CHUNK)
         except OSError as error:
@@ -139,12 +140,12 @@ class TlsWire(Wire):
     def receive(self, deadline: float) -> None:
         left = deadline - now()
         if left <= 0:
-            raise NoAnswer("no answer in time")
+            raise TooLate("no answer in time")
         try:
             self.sock.settimeout(left)
             chunk = self.sock.recv(CHUNK)
         except TimeoutError:
-            raise NoAnswer("no answer in time") from None
+            raise TooLate("no answer in time") from None
         except OSError as error:
             raise NoAnswer(f"the connection broke: {error}") from error
         if not chunk:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from holdfast.backends.redis.sockets import Wire, connect, milliseconds
 from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
-from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, pack, share
+from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack, share
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
@@ -23,6 +23,9 @@ __all__ = ["ThreadTransport"]
 
 IDLE = 1.0
 """After so many seconds a pooled connection is looked at before it is used: it may be dead."""
+
+BRIEF = 0.2
+"""A connection that did not answer in so short a time may be healthy, and so may the others."""
 
 MOST_IDLE = 32
 """So many connections to a server are kept for later."""
@@ -130,15 +133,15 @@ class ThreadTransport:
         if moment - wire.used > IDLE and wire.looks_dead():
             self._discard(node, wire)
             return None
+        wire.used = moment
         try:
             reply = wire.quick(data, deadline)
         except NotSent:  # it had died in the pool, and the request with it
             self._discard(node, wire)
             return None
-        except BaseException:
-            self._discard(node, wire)
+        except BaseException as error:
+            self._discard(node, wire, error)
             raise
-        wire.used = moment
         free.append(wire)
         return reply, wire.run_id
 
@@ -156,7 +159,9 @@ class ThreadTransport:
             wire = connect(node.address, self._settings, deadline)
         else:
             try:
-                if now() - wire.used <= IDLE or not wire.looks_dead():
+                moment = now()
+                if moment - wire.used <= IDLE or not wire.looks_dead():
+                    wire.used = moment
                     wire.send(data, deadline)
                     return wire
             except NotSent:  # it had died in the pool, and the request with it
@@ -179,8 +184,8 @@ class ThreadTransport:
                 reply = wire.reply(deadline)
             else:
                 reply = [wire.reply(deadline) for _ in range(count)]
-        except BaseException:
-            self._discard(node, wire)
+        except BaseException as error:
+            self._discard(node, wire, error)
             raise
         wire.used = now()
         if len(node.free) < MOST_IDLE:
@@ -225,9 +230,12 @@ class ThreadTransport:
     ) -> tuple[Any, str]:
         return await self.ask(node, data, count, deadline, 0)
 
-    def _discard(self, node: Node, wire: Wire) -> None:
-        """It failed; those that wait in the pool to the same server are not better."""
+    def _discard(self, node: Node, wire: Wire, error: BaseException | None = None) -> None:
+        """It failed; those that wait in the pool to the same server are not better, unless it was
+        only that somebody had little time."""
         wire.close()
+        if isinstance(error, TooLate) and now() - wire.used < BRIEF:
+            return
         while node.free:
             try:
                 node.free.pop().close()

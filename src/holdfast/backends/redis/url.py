@@ -59,10 +59,10 @@ def _checked(values: dict[str, Any]) -> Options:
         raise Misconfigured(f"prefix={prefix!r}: some text without spaces and braces")
     for name in ("window", "heartbeat", "fence_memory", "replica_timeout"):
         seconds(name, values[name], "a time in seconds")
-    if values["heartbeat"] > values["window"]:
+    if values["heartbeat"] > values["window"] / 2:
         raise Misconfigured(
-            f"heartbeat={values['heartbeat']:g} is longer than window={values['window']:g}: who "
-            "waits would be taken for dead between two heartbeats"
+            f"heartbeat={values['heartbeat']:g} is more than half of window={values['window']:g}: "
+            "who waits would be taken for dead when one heartbeat is late"
         )
     if values["replicas"] < 0:
         raise Misconfigured(f"replicas={values['replicas']}: how many replicas, 0 or more")

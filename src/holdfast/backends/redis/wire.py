@@ -26,6 +26,7 @@ __all__ = [
     "NotSent",
     "ReplyError",
     "Settings",
+    "TooLate",
     "new_reader",
     "pack",
     "pack_word",
@@ -52,6 +53,10 @@ class NotSent(Exception):
 
 class NoAnswer(Exception):
     """The request was sent, and no answer came: it may have been applied, or be later."""
+
+
+class TooLate(NoAnswer):
+    """Not in time; the connection itself may be healthy."""
 
 
 def new_reader() -> hiredis.Reader:

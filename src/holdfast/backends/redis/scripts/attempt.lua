@@ -32,7 +32,7 @@ load(value)
 if buried(owner, now) then return -1 end
 local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
 if place > 0 then is_here(ARGV[6], hearing, window, now) end
-local blocked = advance(now)
+local blocked = advance(now, owner)
 local fence, expiry = held(owner, ttl, now)
 if fence then
   save(now, memory)

@@ -30,7 +30,7 @@ elseif mode == 's' or mode == 'p' then
   expiry = redis.call('ZSCORE', holders, owner)
   if expiry then stops_sharing(owner) end
 end
-if not expiry and number > 0 and redis.call('ZREM', queue, owner) == 1 then
+if not expiry and redis.call('ZREM', queue, owner) == 1 then
   redis.call('HDEL', entries, owner)
 end
 advance(now)

@@ -175,7 +175,14 @@ local function client(channel)
 end
 
 local function is_here(channel, hearing, window, now)
-  redis.call('HSET', clients, channel, hearing .. ':' .. text(now + window))
+  local new = redis.call('HSET', clients, channel, hearing .. ':' .. text(now + window))
+  if new == 1 and redis.call('HLEN', clients) % 32 == 0 then
+    -- A line that is never empty would keep every client that ever waited in it.
+    local all = redis.call('HGETALL', clients)
+    for at = 1, #all, 2 do
+      if tonumber(string.sub(all[at + 1], 3)) <= now then redis.call('HDEL', clients, all[at]) end
+    end
+  end
   if kept < now + window then
     kept = now + 3 * window
     keep(clients, 3 * window)
@@ -185,8 +192,9 @@ local function is_here(channel, hearing, window, now)
 end
 
 -- Drop who expired, and waiters whose client has died; grant from the front while compatible, and
--- call each who was granted. True when a live waiter stays who cannot have it yet.
-local function advance(now)
+-- call each who was granted, except who asks: that one hears it now. True when a live waiter stays
+-- who cannot have it yet.
+local function advance(now, asks)
   drop_expired(now)
   if number == 0 then return false end
   local at, blocked = 0, mode == 'x'
@@ -202,15 +210,17 @@ local function advance(now)
     if alive <= now then
       redis.call('ZREM', queue, owner)
       redis.call('HDEL', entries, owner)
-    elseif hearing == '2' then
+    elseif hearing == '2' and owner ~= asks then
       at = at + 1  -- it keeps its place for when it is heard of again; the others need not wait
     elseif not admits(entry) then
       blocked = true
     else
       local span = math.min(entry.ttl, entry.window)
       entry.fence, entry.state = token(entry, now), 'u'
+      -- Also if nobody hears it here: a replica may pass it on, and no token is called out twice.
+      last = math.max(last, entry.fence)
       local reached = 1
-      if hearing ~= '0' then
+      if hearing ~= '0' and owner ~= asks then
         reached = redis.call('PUBLISH', entry.channel,
           string.format('%s %.0f %.0f %.0f', owner, entry.fence, now, span))
       end

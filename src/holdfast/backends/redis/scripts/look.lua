@@ -20,7 +20,7 @@ if redis.call('ZSCORE', queue, owner) then
   end
   is_here(ARGV[4], ARGV[5], window, now)
 end
-advance(now)
+advance(now, owner)
 local fence, expiry = held(owner, tonumber(ARGV[2]), now)
 save(now, memory)
 if fence then return { 1, fence, expiry - now } end
