@@ -70,6 +70,7 @@ class Backend(Cells):
         self._make_courier = make_courier
         self._options = options
         self._replicas = options.replicas
+        self._patience = PATIENCE + (options.replicas.patience if options.replicas else 0)
         self._channel = f"{options.prefix}:call:{secrets.token_hex(8)}"
 
     @property
@@ -113,7 +114,7 @@ class Backend(Cells):
     ) -> Grant | Busy | Buried | Unknown:
         rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
         sent = self._port.now()
-        deadline = min(deadline, sent + max(PATIENCE, (deadline - sent) / 3))
+        deadline = min(deadline, sent + max(self._patience, (deadline - sent) / 3))
         try:
             if self._replicas is None:
                 reply, run_id = await self._courier.call(ATTEMPT, rest, slot, deadline)
@@ -207,6 +208,11 @@ class Backend(Cells):
             ATTEMPT, rest, slot, replicas, deadline
         )
         granted = reply > 0 if isinstance(reply, int) else reply[0] == 1
+        if granted and not isinstance(reply, int):
+            # It was granted before, on another connection perhaps, and WAIT need not mean that
+            # write: make one of our own.
+            rest, slot = self._requests.renew(claim)
+            _, _, count = await self._courier.call_and_wait(RENEW, rest, slot, replicas, deadline)
         if granted and count < replicas.count:
             await self._give_back(claim, count, replicas, deadline)
         return reply, run_id
@@ -232,13 +238,14 @@ class Backend(Cells):
     ) -> None:
         """Too few replicas have it: a failover could give it to somebody else."""
         rest, slot = self._requests.leave(claim, False)
+        few = f"only {count} of {replicas.count} replicas confirmed the lock"
         try:
             await self._courier.call(LEAVE, rest, slot, deadline)
-        except Unavailable as error:  # then it is still there: nothing is known (law 2)
-            raise NoAnswer(str(error)) from None
+        except (NoAnswer, Unavailable) as error:  # it may still be there: nothing is known (law 2)
+            raise NoAnswer(f"{few}, and giving it back was not confirmed: {error}") from None
         raise Unavailable(
-            f"only {count} of {replicas.count} replicas confirmed the lock within "
-            f"{replicas.patience:g} s, so it was given back: a failover could have lost it"
+            f"{few} within {replicas.patience:g} s, so it was given back: a failover could have "
+            "lost it"
         )
 
     # -- operators --------------------------------------------------------------------------------
