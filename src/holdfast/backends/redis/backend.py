@@ -47,8 +47,8 @@ __all__ = ["Backend", "Options"]
 
 RELEASED = Released()
 PATIENCE = 1.0
-"""Seconds that an attempt's answer is waited for, or a third of the time there is, if that is more:
-if it was lost, or the server was, asking again brings it, and time must be left for that."""
+"""Seconds that the answer to an attempt or a release is waited for, or a third of the time there
+is, if that is more: if it was lost, or the server was, asking again brings it in the time left."""
 
 NOT_OURS = "Redis has it no longer: it expired, was evicted, or the server lost its memory"
 
@@ -114,7 +114,7 @@ class Backend(Cells):
     ) -> Grant | Busy | Buried | Unknown:
         rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
         sent = self._port.now()
-        deadline = min(deadline, sent + max(self._patience, (deadline - sent) / 3))
+        deadline = self._limit(sent, deadline)
         try:
             if self._replicas is None:
                 reply, run_id = await self._courier.call(ATTEMPT, rest, slot, deadline)
@@ -133,6 +133,9 @@ class Backend(Cells):
         self._room.anchors.set(run_id, sent, clock)
         look = self._port.now() + (look_at - clock) / 1e6 if look_at else float("inf")
         return Busy(_holder(info), ahead if ahead >= 0 else None, (number, look, sent))
+
+    def _limit(self, sent: float, deadline: float) -> float:
+        return min(deadline, sent + max(self._patience, (deadline - sent) / 3))
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         number, look_at, sent = busy.token
@@ -182,6 +185,7 @@ class Backend(Cells):
         self, grant: Grant, tombstone: bool, deadline: float
     ) -> Released | AlreadyLost | Unknown:
         rest, slot = self._requests.leave(grant.claim, tombstone)
+        deadline = self._limit(self._port.now(), deadline)
         try:
             reply, _ = await self._courier.call(LEAVE, rest, slot, deadline)
         except NoAnswer as error:
