@@ -50,8 +50,8 @@ __all__ = ["Backend", "Options"]
 
 RELEASED = Released()
 PATIENCE = 1.0
-"""Seconds that an attempt's answer is waited for, or a third of the time there is, if that is more:
-if it was lost, or the server was, asking again brings it, and time must be left for that."""
+"""Seconds that the answer to an attempt or a release is waited for, or a third of the time there
+is, if that is more: if it was lost, or the server was, asking again brings it in the time left."""
 
 NOT_OURS = "Redis has it no longer: it expired, was evicted, or the server lost its memory"
 
@@ -73,6 +73,7 @@ class Backend(Cells):
         self._make_courier = make_courier
         self._options = options
         self._replicas = options.replicas
+        self._patience = PATIENCE + (options.replicas.patience if options.replicas else 0)
         self._channel = f"{options.prefix}:call:{secrets.token_hex(8)}"
 
     @property
@@ -116,7 +117,7 @@ class Backend(Cells):
         hearing = self._room.hearing
         rest, slot = self._requests.attempt(claim, queue, hearing)
         sent = self._port.now()
-        deadline = min(deadline, sent + max(PATIENCE, (deadline - sent) / 3))
+        deadline = self._limit(sent, deadline)
         try:
             if self._replicas is not None:
                 reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
@@ -138,6 +139,9 @@ class Backend(Cells):
         self._room.anchors.set(run_id, sent, clock)
         place = Place(number, self._local(look_at, clock), sent, run_id, hearing)
         return Busy(_holder(info), ahead if ahead >= 0 else None, place)
+
+    def _limit(self, sent: float, deadline: float) -> float:
+        return min(deadline, sent + max(self._patience, (deadline - sent) / 3))
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         room = self._room
@@ -193,6 +197,7 @@ class Backend(Cells):
         self, grant: Grant, tombstone: bool, deadline: float
     ) -> Released | AlreadyLost | Unknown:
         rest, slot = self._requests.leave(grant.claim, tombstone)
+        deadline = self._limit(self._port.now(), deadline)
         try:
             courier = self._courier
             reply, _ = courier.call_now(LEAVE, rest, slot, deadline) or (
@@ -223,6 +228,11 @@ class Backend(Cells):
             ATTEMPT, rest, slot, replicas, deadline
         )
         granted = reply > 0 if isinstance(reply, int) else reply[0] == 1
+        if granted and not isinstance(reply, int):
+            # It was granted before, on another connection perhaps, and WAIT need not mean that
+            # write: make one of our own.
+            rest, slot = self._requests.renew(claim)
+            _, _, count = await self._courier.call_and_wait(RENEW, rest, slot, replicas, deadline)
         if granted and count < replicas.count:
             await self._give_back(claim, count, replicas, deadline)
         return reply, run_id
@@ -248,13 +258,17 @@ class Backend(Cells):
     ) -> None:
         """Too few replicas have it: a failover could give it to somebody else."""
         rest, slot = self._requests.leave(claim, False)
+        few = f"only {count} of {replicas.count} replicas confirmed the lock"
         try:
             await self._courier.call(LEAVE, rest, slot, deadline)
-        except HoldfastError as error:  # then it is still there: nothing is known (law 2)
-            raise NoAnswer(str(error)) from None
+        except (
+            NoAnswer,
+            HoldfastError,
+        ) as error:  # it may still be there: nothing is known (law 2)
+            raise NoAnswer(f"{few}, and giving it back was not confirmed: {error}") from None
         raise Unavailable(
-            f"only {count} of {replicas.count} replicas confirmed the lock within "
-            f"{replicas.patience:g} s, so it was given back: a failover could have lost it"
+            f"{few} within {replicas.patience:g} s, so it was given back: a failover could have "
+            "lost it"
         )
 
     # -- operators --------------------------------------------------------------------------------

@@ -36,9 +36,13 @@ class Replicas:
     count: int
     patience: float
 
-    @property
-    def packed(self) -> bytes:
-        return pack("WAIT", str(self.count), str(max(1, round(self.patience * 1000))))
+    def packed(self, deadline: float) -> bytes:
+        """As a command, whose answer still comes in time."""
+        left = min(self.patience, 0.8 * (deadline - now()))
+        return pack("WAIT", str(self.count), str(max(1, round(left * 1000))))
+
+    def shortfall(self, confirmed: object) -> NoAnswer:
+        return NoAnswer(f"only {confirmed} of {self.count} replicas confirmed it")
 
 
 class Route:
@@ -166,7 +170,7 @@ class Courier:
     ) -> list[tuple[list[Any], str] | Exception]:
         """The answers to each batch. With replicas they count only if enough confirm them."""
         if replicas is not None:
-            tail, lane = replicas.packed, ALONE  # WAIT stalls what is behind it
+            tail, lane = replicas.packed(deadline), ALONE  # WAIT stalls what is behind it
             batches = [Batch(node, data + tail, count + 1) for node, data, count in batches]
         found: list[tuple[list[Any], str] | Exception] = []
         for batch, answer in zip(
@@ -184,8 +188,7 @@ class Courier:
             if replicas is not None:
                 *reply, confirmed = reply
                 if not isinstance(confirmed, int) or confirmed < replicas.count:
-                    text = f"only {confirmed} of {replicas.count} replicas confirmed it"
-                    found.append(NoAnswer(text))
+                    found.append(replicas.shortfall(confirmed))
                     continue
             found.append((reply, run_id))
         return found
@@ -202,11 +205,12 @@ class Courier:
         """One of many was refused: its reply after all, or the trouble."""
         rest, slot = request
         try:
-            answer = await self._insist(node, script, rest, slot, error, deadline)
+            if replicas is None:
+                return await self._insist(node, script, rest, slot, error, deadline)
+            reply, run_id, count = await self.call_and_wait(script, rest, slot, replicas, deadline)
         except (NoAnswer, Unavailable) as trouble:
             return trouble, ""
-        # No replica was asked: it is asked again soon, and then as the others are.
-        return answer if replicas is None else (NoAnswer("the replicas were not asked"), "")
+        return (reply if count >= replicas.count else replicas.shortfall(count)), run_id
 
     async def call_and_wait(
         self, script: Script, rest: bytes, slot: int, replicas: Replicas, deadline: float
@@ -215,12 +219,10 @@ class Courier:
         node = self.fleet.node(slot)
         if node is None:
             node = await self.fleet.find(self._transport, slot, deadline)
-        wait = replicas.packed
         route = Route(self.fleet, node, slot, script.head + rest, script.full + rest)
         for _ in range(HOPS):
-            answer, run_id = await self._alone(
-                route.node, route.data + wait, route.replies + 1, deadline
-            )
+            data = route.data + replicas.packed(deadline)
+            answer, run_id = await self._alone(route.node, data, route.replies + 1, deadline)
             *_, reply, count = answer
             if not isinstance(reply, ReplyError):
                 return reply, run_id, count if isinstance(count, int) else 0
