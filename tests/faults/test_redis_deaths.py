@@ -219,7 +219,7 @@ def test_an_interpreter_that_exits_gives_back(url: str, locks: holdfast.Locks) -
     with Peer(url) as peer:
         peer.acquire(f"lock('x', ttl={LONG})")
         begun = now()
-        peer.start("sys.exit")  # noqa: the next line ends its input
+        peer.start("sys.exit")  # the next line ends its input
         assert peer._process.stdin is not None
         peer._process.stdin.close()
         lease = locks.lock("x").acquire(timeout=5)

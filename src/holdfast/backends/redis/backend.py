@@ -261,10 +261,8 @@ class Backend(Cells):
         few = f"only {count} of {replicas.count} replicas confirmed the lock"
         try:
             await self._courier.call(LEAVE, rest, slot, deadline)
-        except (
-            NoAnswer,
-            HoldfastError,
-        ) as error:  # it may still be there: nothing is known (law 2)
+        # It may still be there: then nothing is known (law 2).
+        except (NoAnswer, HoldfastError) as error:
             raise NoAnswer(f"{few}, and giving it back was not confirmed: {error}") from None
         raise Unavailable(
             f"{few} within {replicas.patience:g} s, so it was given back: a failover could have "
