@@ -47,7 +47,7 @@ def server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         add_user(server)
         server.call("ACL", "SETUSER", "blind", "on", f">{SECRET}", "~*", "+@all", "-info", "-role")
-        server.call("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "&*", "+@all", "-hset")
+        server.call("ACL", "SETUSER", "poor", "on", f">{SECRET}", "~*", "&*", "+@all", "-set")
         server.call("ACL", "SETUSER", "mute", "on", f">{SECRET}", "~*", "resetchannels", "+@all")
         yield server
 

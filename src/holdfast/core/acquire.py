@@ -267,15 +267,8 @@ class Acquisition:
 class _Waiting:
     """What happens after an attempt that did not hold at once: wait, ask again, give up."""
 
-    __slots__ = (
-        "acquisition",
-        "blocking",
-        "deadline",
-        "expired",
-        "failing_since",
-        "failures",
-        "in_line",
-    )
+    __slots__ = ("acquisition", "blocking", "deadline", "expired", "failing_since", "failures")
+    __slots__ += ("in_line", "reason")
 
     def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
         self.acquisition = acquisition
@@ -283,6 +276,7 @@ class _Waiting:
         self.deadline = deadline
         self.failing_since = math.inf
         self.failures = 0
+        self.reason = ""  # why the store refused, if it did since it last answered
         self.expired = 0
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
@@ -299,7 +293,7 @@ class _Waiting:
             elif isinstance(result, Buried):
                 self._begin_again()
             elif isinstance(result, Busy):
-                self.failing_since, self.failures = math.inf, 0
+                self.failing_since, self.failures, self.reason = math.inf, 0, ""
                 self.in_line = self.blocking
                 if port.now() >= self.deadline or not self.blocking:
                     await self._leave()
@@ -343,13 +337,15 @@ class _Waiting:
         engine, claim = self.acquisition.engine, self.acquisition.claim
         if isinstance(trouble, Unknown):
             claim.unanswered = True
+            reason = f"{trouble.reason}; before: {self.reason}" if self.reason else trouble.reason
+        else:
+            reason = self.reason = str(trouble)
         now = engine.port.now()
         self.failures += 1
         self.failing_since = min(self.failing_since, sent)
         give_up = min(self.deadline, self.failing_since + engine.request_timeout)
         if now >= give_up:
             self._hand_over()
-            reason = trouble.reason if isinstance(trouble, Unknown) else str(trouble)
             raise Unavailable(
                 f"could not acquire {claim.name!r}: the store did not answer for "
                 f"{now - self.failing_since:.1f} s ({reason}). Whether somebody else holds it is "

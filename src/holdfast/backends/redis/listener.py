@@ -187,7 +187,7 @@ class Listener:
         if self._failures == 3:
             log.warning("calls from Redis are not heard, so waiters ask again and again: %s", error)
         self._room.call_all()
-        retry_at = self._port.now() + pause(self._failures, self._port.random(), math.inf)
+        retry_at = self._port.now() + pause(self._failures, self._port.random(), 1.0)
         while not self._room.closed and self._port.now() < retry_at:
             self._nudged.clear()
             await self._nudged.wait(retry_at)
