@@ -43,6 +43,10 @@ mutants: venv ## plant known bugs; show that the suite catches each
 explore: venv ## explore schedules of the core: SEED= SCHEDULES= REPLAY=, or REPLAY=name
 	@$(run) -m tests.explorer $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(REPLAY),--replay $(REPLAY)) $(ARGS)
 
+.PHONY: soak
+soak: venv ## ten minutes of random faults: BACKEND=redis (or a URL) SECONDS=600 HOLDS=100000 SEED=
+	@mkdir -p build && $(run) -m tests.stress $(or $(BACKEND),redis) --soak --seconds $(or $(SECONDS),600) --holds $(or $(HOLDS),100000) $(if $(SEED),--seed $(SEED)) --out build/soak.json $(ARGS)
+
 .PHONY: coverage
 coverage: venv ## the quick suite with branch coverage; pages in build/coverage
 	@scripts/coverage $(ARGS)

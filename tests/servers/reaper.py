@@ -42,6 +42,10 @@ class _Helper:
         )
         atexit.register(self.end)
 
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
     def tell(self, *words: str) -> None:
         assert self._popen.stdin is not None
         # One write below PIPE_BUF is atomic, so threads need no lock.
@@ -69,6 +73,11 @@ def _current() -> _Helper:
         if _helper is None or _helper.runner != os.getpid():
             _helper = _Helper()
         return _helper
+
+
+def pid() -> int:
+    """The helper's own, for whoever looks after the children of this process."""
+    return _current().pid
 
 
 def watch_process(pid: int) -> None:

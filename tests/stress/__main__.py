@@ -2,6 +2,7 @@
 
     python -m tests.stress                          sqlite, in a folder of its own
     python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
+    python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
 made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
@@ -30,6 +31,7 @@ from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
 from tests.stress.resource import writes
+from tests.stress.store import RedisStore
 
 LAST = 10.0
 """Of the seconds allowed, what finishing and checking may take."""
@@ -47,6 +49,7 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter[str])
     live: Liveness = field(default_factory=Liveness)
     violations: list[Violation] = field(default_factory=list[Violation])
+    store: dict[str, object] = field(default_factory=dict[str, object])
 
     @property
     def status(self) -> int:
@@ -59,6 +62,7 @@ class Result:
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             **self.counts,
+            **self.store,
             "unserved_p50_ms": round(self.live.quantile(0.5) * 1e3, 3),
             "unserved_p99_ms": round(self.live.quantile(0.99) * 1e3, 3),
             "unserved_max_ms": round(self.live.worst * 1e3, 3),
@@ -118,25 +122,42 @@ class Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def stress(run: Run, alone: bool, wanted: int, seconds: float) -> Result:
+def stress(
+    run: Run,
+    alone: bool,
+    wanted: int,
+    seconds: float,
+    store: RedisStore | None = None,
+    soak: bool = False,
+) -> Result:
+    """`soak`: for all the time, though all holds were made."""
     result = Result(run.seed, wanted)
     began = now()
     deadline = began + max(seconds - LAST, seconds / 2)
-    crew = Crew(run)
+    crew = Crew(run, store.pids if store is not None else set)
     progress = Progress(wanted)
     try:
         crew.start()
         count_at, begun = 0.0, 0
-        while begun < wanted and now() < deadline:
+        while (begun < wanted or soak) and now() < deadline:
             crew.advance()
+            if store is not None:
+                store.advance()
             if now() >= count_at:
                 begun, count_at = crew.begun(), now() + 0.25
                 progress.show(crew, begun)
+        if store is not None:
+            store.heal()
+            crew.stops += store.stops
+            result.counts.update(store.did)
         crew.finish()
     finally:
         progress.end()
         crew.close()
     left = leftovers(run.url, run.prefix, alone, LONGEST + MOMENT)
+    if store is not None:
+        left += store.leftovers(run.prefix, LONGEST + MOMENT)
+        result.store = store.figures()
     with holdfast.connect(run.url) as locks:
         sees_deaths = locks.capabilities.crash_release == "process"
     judged(result, crew, MOMENT if sees_deaths else LONGEST + MOMENT)
@@ -180,7 +201,10 @@ def main() -> int:
         prog="python -m tests.stress", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("url", nargs="?", help="the store (default: sqlite, in a fresh folder)")
+    parser.add_argument(
+        "url", nargs="?",
+        help="the store (default: sqlite, in a fresh folder); redis: a server that suffers as well",
+    )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--actors", type=int, default=4, help="threads or tasks in each (4)")
@@ -189,23 +213,35 @@ def main() -> int:
     parser.add_argument("--calm", type=float, default=0.35, help="seconds between faults (0.35)")
     parser.add_argument("--keep", type=Path, help="a new folder for the records, which stays")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
+    parser.add_argument("--soak", action="store_true", help="use all the time, whatever was made")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
     folder.mkdir(exist_ok=True)
+    store: RedisStore | None = None
     try:
         url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
+        if url == RedisStore.name:
+            store = RedisStore(seed, 4 * asked.calm)
+            url = store.url
         with holdfast.connect(url) as locks:
             if not locks.capabilities.cross_process:
                 parser.error(f"{url} is of one process alone")
         prefix = f"stress-{random.randrange(1 << 32):08x}:"
         run = Run(url, folder, prefix, seed, asked.processes, asked.actors, asked.calm)
-        result = stress(run, asked.url is None, asked.holds, asked.seconds)
+        alone = asked.url is None or store is not None
+        result = stress(run, alone, asked.holds, asked.seconds, store, asked.soak)
     finally:
+        if store is not None:
+            store.close()
         if not asked.keep:
             shutil.rmtree(folder)
-    print(json.dumps(result.document(), indent=2) if asked.json else result.text())
+    document = json.dumps(result.document(), indent=2)
+    if asked.out:
+        asked.out.write_text(document + "\n")
+    print(document if asked.json else result.text())
     return result.status
 
 

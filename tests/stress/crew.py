@@ -3,8 +3,8 @@
 Contract: keeps so many workers running, and at random moments kills one and starts another, stops
 one for a while, has one fork, sets one's wall clock. Each kill is noted *before* its signal is
 sent, each stop from before its signal until after its end. Ends no process but its own, by their
-pids: workers, and the forked children that they left (this process adopts those). `close` leaves
-none of them, whatever happened.
+pids: workers, and the forked children that they left (this process adopts those; what was there
+before is not touched). `close` leaves none of them, whatever happened.
 Partners: `worker.py`; `__main__.py`, which says how long.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,6 +73,8 @@ class Worker:
 @dataclass
 class Crew:
     run: Run
+    others: Callable[[], set[int]] = set
+    """Children of this process that are somebody else's: a store's."""
     killed: dict[int, float] = field(default_factory=dict[int, float])
     """Number of a worker -> when it was decided to kill it."""
     stops: list[Span] = field(default_factory=list[Span])
@@ -222,29 +225,28 @@ class Crew:
     def _adopted(self, patience: float) -> None:
         """Children of killed workers: no other process of ours is left."""
         deadline = now() + patience
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if status:
-                code = os.waitstatus_to_exitcode(status)
-                self.wrong.append(f"a forked child of a killed worker ended with {code}")
-            if not pid and now() > deadline:
-                for child in _children():
+        while children := self._left():
+            for child in children:
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if status:
+                    code = os.waitstatus_to_exitcode(status)
+                    self.wrong.append(f"a forked child of a killed worker ended with {code}")
+                if not pid and now() > deadline:
                     self.wrong.append(f"a forked child of a killed worker, {child}, does not end")
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
-                return
-            if not pid:
-                time.sleep(0.02)
+            time.sleep(0.02)
+
+    def _left(self) -> list[int]:
+        others = self.others()
+        return [pid for pid in _children() if pid not in others]
 
     def close(self) -> None:
         """Whatever happened: nobody of ours stays."""
         for worker in list(self._workers.values()):
             self._kill(worker, replace=False)
         with contextlib.suppress(ChildProcessError):
-            for child in _children():
+            for child in self._left():
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
 

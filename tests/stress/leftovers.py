@@ -27,7 +27,8 @@ def leftovers(url: str, prefix: str, alone: bool, patience: float) -> list[str]:
     deadline = now() + patience
     with holdfast.connect(url) as locks:
         for name in NAMES:
-            lease = locks.lock(prefix + name.text).acquire(timeout=max(0.1, deadline - now()))
+            lock = locks.lock(prefix + name.text, ttl=2.0)
+            lease = lock.acquire(timeout=max(0.1, deadline - now()))
             if lease is None:
                 found.append(f"{name.text} cannot be had")
             else:

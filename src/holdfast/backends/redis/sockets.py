@@ -35,6 +35,10 @@ CHUNK = 65536
 DAY = 86400_000.0  # milliseconds
 FIRST_MOMENT = struct.pack("@ll", 0, 5000)  # a struct timeval: 5 ms
 
+# The resolver's codec is loaded when it is first used. A child that was forked while a thread did
+# that would wait for that thread's import lock for ever.
+"localhost".encode("idna")
+
 
 class Wire:
     """One connection, used by one thread at a time."""
@@ -215,7 +219,7 @@ def _open(address: Address, settings: Settings, deadline: float) -> socket.socke
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
     """A host may have several addresses: all of them within one deadline."""
-    found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
     failure: OSError = OSError(f"{host} has no address")
     for number, (family, kind, protocol, _, where) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
