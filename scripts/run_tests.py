@@ -24,6 +24,8 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
+BESIDE = ("-n", "4", "--dist", "loadscope")
+"""Several at a time, for they mostly wait; a class or a module, and its servers, is one worker's."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
 
@@ -39,7 +41,7 @@ def main(kind: str, arguments: list[str]) -> int:
     for thread in beside:
         thread.start()
     quick = QUICK if kind == "quick" else ()
-    mine = run(here, Path(sys.executable), [*quick, *arguments])
+    mine = run(here, Path(sys.executable), [*BESIDE, *quick, *arguments])
     for thread in beside:
         thread.join()
     for version in sorted(runs):
@@ -71,7 +73,9 @@ def run_other(
         if made.returncode == 0:
             paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
             own = directory / "bin" / "python"
-            runs[version] = run(version, own, [*QUICK, *paths, *arguments], log)
+            runs[version] = run(
+                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log
+            )
 
 
 def log_of(version: str) -> Path:
