@@ -50,8 +50,10 @@ class Hold(LeaseState):
     def __init__(
         self, grant: Grant, sent: float, renew_every: float | None, random: float, incarnation: int
     ) -> None:
-        # A grant that came while waiting may be old already: its renewal is dated from its start.
-        super().__init__(min(sent, grant.until - grant.claim.ttl), grant.until, renew_every, random)
+        if grant.confirm_by is None:
+            # What came while waiting may be old already: its renewal is dated from its start.
+            sent = min(sent, grant.until - grant.claim.ttl)
+        super().__init__(sent, grant.until, renew_every, random)
         if grant.confirm_by is not None and grant.confirm_by < self.renew_at:
             self.renew_at = grant.confirm_by
         self.claim = grant.claim

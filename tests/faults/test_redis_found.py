@@ -1,0 +1,116 @@
+"""Bugs that a hostile review and the bench found in the redis backend, on a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import Unavailable
+from tests.faults.redis import fresh, in_line, until, waiting
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+def calls(server: RedisServer, *verbs: str) -> int:
+    stats = server.info("commandstats")
+    return sum(
+        int(stats[f"cmdstat_{verb}"].partition("=")[2].partition(",")[0])
+        for verb in verbs
+        if f"cmdstat_{verb}" in stats
+    )
+
+
+@pytest.mark.req("law 6", "B3")
+def test_a_hand_over_is_two_requests(server: RedisServer) -> None:
+    """A grant that was called out was renewed at once, because it seemed to be old."""
+    turns = 60
+    with holdfast.connect(fresh(server.url)) as locks:
+        barrier = threading.Barrier(3)
+
+        def take() -> None:
+            lock = locks.lock("x")
+            barrier.wait()
+            for _ in range(turns):
+                with lock:
+                    time.sleep(0.001)  # so that the others are in line
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        before = calls(server, "eval", "evalsha")
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cost = calls(server, "eval", "evalsha") - before
+    assert cost / (3 * turns) < 2.5
+
+
+@pytest.mark.req("law 6")
+def test_a_client_that_may_not_listen_does_not_storm(server: RedisServer) -> None:
+    """It asks again and again, with pauses; each new waiter shortened them."""
+    server.call("ACL", "SETUSER", "deaf", "on", ">pw", "~*", "resetchannels", "+@all")
+    url = fresh(server.url.replace("://", "://deaf:pw@"))
+    with holdfast.connect(fresh(server.url)) as _, holdfast.connect(url) as locks:
+        lease = locks.lock("x").acquire()
+        assert lease
+        with waiting(locks.lock("x"), timeout=20) as waiter:
+            in_line(locks, 1)
+            before = calls(server, "eval", "evalsha", "info")
+            time.sleep(2)
+            assert calls(server, "eval", "evalsha", "info") - before < 60
+            lease.release()
+            assert waiter.result()
+            waiter.lease.release()
+
+
+@pytest.mark.req("law 3", "B3")
+def test_many_lines_keep_their_places(server: RedisServer) -> None:
+    """One heartbeat after another took longer than a place lasts."""
+    count = 200
+    url = fresh(server.url, window=1, heartbeat=0.3)
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        leases = [here.lock(f"x{n}").acquire() for n in range(count)]
+        threads = [
+            threading.Thread(target=lambda n=n: there.lock(f"x{n}").acquire(timeout=6))
+            for n in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: sum(len(i.waiters) for i in here.inspect("x")) == count, "all in line")
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            assert sum(len(info.waiters) for info in here.inspect("x")) == count
+        for lease in leases:
+            assert lease
+            lease.release()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.req("law 3")
+def test_clients_that_left_a_line_that_is_never_empty_are_forgotten(server: RedisServer) -> None:
+    url = fresh(server.url, window=0.4, heartbeat=0.1)
+    prefix = url.partition("prefix=")[2].partition("&")[0]
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        lease = here.lock("x").acquire()
+        assert lease
+        with waiting(there.lock("x"), timeout=60) as waiter:
+            in_line(here, 1)
+            for _ in range(100):
+                with holdfast.connect(url) as passer_by, contextlib.suppress(Unavailable):
+                    assert passer_by.lock("x").acquire(timeout=0.02) is None
+            assert server.call("HLEN", f"{prefix}:{{x}}:c") < 70  # type: ignore[operator]
+            lease.release()
+            assert waiter.result()
+            waiter.lease.release()
