@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from holdfast.backends.redis.calls import Anchors, Called, Line, Ticket
@@ -80,6 +81,7 @@ class Room:
         self._task: Task | None = None
         self._nudged = port.event()
         self._running = False
+        self._number = 0  # of the listener: the first, the second ...
         self._looks_at = math.inf  # when the listener looks by itself next
         self._failures = 0
         self._closed = False
@@ -213,18 +215,25 @@ class Room:
     def _listen(self) -> None:
         """See to it that somebody listens. Called after the waiter is in `_lines`: the listener
         says that it leaves before it looks there for the last time, so one of the two notices."""
-        if self._running or self._closed:
+        if self._closed or self._listens():
             return
         with self._port.mutex():
-            if not self._running:
+            if not self._listens():
                 self._running = True
-                self._task = self._port.task(self._run, self._farewell, "holdfast-redis")
+                self._number += 1
+                run = partial(self._run, self._number)
+                self._task = self._port.task(run, self._farewell, "holdfast-redis")
                 self._task.start()
+
+    def _listens(self) -> bool:
+        """An interrupt may have struck before the task was started: then it is not alive."""
+        task = self._task
+        return self._running and task is not None and task.alive
 
     async def _farewell(self) -> None:
         """The keeper withdraws whoever still waits; the connection ends with the process."""
 
-    async def _run(self) -> None:
+    async def _run(self, number: int) -> None:
         idle_since = math.inf
         try:
             while True:
@@ -243,8 +252,10 @@ class Room:
                 if (self._closed or now - idle_since > LINGER) and self._leaves():
                     return
         finally:
-            self._running = False
-            self._drop_ear()
+            with self._port.mutex():
+                if self._number == number:  # else the next one listens already, with this ear
+                    self._running = False
+                    self._drop_ear()
 
     def _leaves(self) -> bool:
         """Whether the listener may end; it says so before it looks for the last time."""
