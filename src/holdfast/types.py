@@ -55,6 +55,7 @@ class Claim:
     permits: int = 1  # how many of `limit` this claim takes; only in mode PERMITS
     limit: int = 1
     info: Mapping[str, str] = field(default_factory=dict[str, str])  # host, pid, label, metadata
+    fixed: bool = False  # nobody will renew it unasked: it must last its whole ttl
 
     # Kept by the core: some request of this claim never got its answer, so it may still arrive.
     unanswered: bool = False

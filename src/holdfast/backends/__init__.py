@@ -29,6 +29,8 @@ class Entry:
 _registry: dict[str, Entry] = {
     "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
     "sqlite": Entry("holdfast.backends.sqlite:SqliteBackend", None),
+    "etcd": Entry("holdfast.backends.etcd:EtcdBackend", None),
+    "etcds": Entry("holdfast.backends.etcd:EtcdBackend", None),
 }
 
 

@@ -1,0 +1,182 @@
+"""Sessions: etcd's leases, to which the keys of claims are attached. One for each ttl of a client.
+
+Contract: a session is granted when first needed and lives as long as it is kept alive: by `renew`
+for who holds, and by who waits. Its validity is counted from before the last request that extended
+it was sent (law 1), by the ttl that etcd granted. One that is gone, or whose time ran out, is dead
+for ever: who held by it is told at once, who waited stands in line anew.
+
+Hazard: a request whose answer never came may be applied later, and what it puts would be kept alive
+for ever. Its tombstone hangs on the same lease: the two end together, and a put that comes even
+later finds no lease. So a session with a tombstone takes no new claims (`taint`), and dies when the
+last of its claims has gone; nothing has to be swept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from holdfast.backends.etcd import wire
+from holdfast.backends.etcd.answers import LeaseAnswer
+from holdfast.backends.etcd.channel import Channel, refusal
+from holdfast.backends.etcd.http2 import Failure
+from holdfast.core.backend import Signals
+from holdfast.core.lease import valid_until
+from holdfast.core.port import Event, Port
+from holdfast.errors import Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.entry import Entry
+
+__all__ = ["Session", "Sessions"]
+
+OLD = 1 / 6
+"""A session is kept alive along with an attempt when so much of its ttl has passed."""
+
+BEAT = 1 / 3
+"""And by who waits, after so much."""
+
+
+class Session:
+    __slots__ = ("beating", "dead", "entries", "id", "key", "sent", "tainted", "ttl", "until")
+
+    def __init__(self, key: int, lease: int, ttl: int, sent: float) -> None:
+        self.key = key  # the ttl that was asked for
+        self.id = lease
+        self.ttl = ttl
+        self.sent = sent  # when the last answered request for more time was sent
+        self.until = valid_until(sent, ttl)
+        self.entries: dict[str, Entry] = {}
+        self.tainted = False
+        self.dead = ""  # why
+        self.beating: Event | None = None
+
+    def extended(self, sent: float, ttl: int) -> None:
+        until = valid_until(sent, ttl)
+        if until > self.until:  # answers may overtake one another
+            self.sent, self.ttl, self.until = sent, ttl, until
+
+    def old(self, now: float, fixed: bool) -> bool:
+        """Whether an attempt should have it extended. Who will not renew needs all of its ttl."""
+        return fixed or now - self.sent > self.ttl * OLD
+
+    @property
+    def beat_at(self) -> float:
+        return self.sent + self.ttl * BEAT
+
+
+class Sessions:
+    def __init__(self, channel: Channel, port: Port, signals: Signals) -> None:
+        self._channel = channel
+        self._port = port
+        self._signals = signals
+        self._current: dict[int, Session] = {}  # by ttl, for new claims
+        self._all: dict[int, Session] = {}
+        self._granting: dict[int, Event] = {}
+
+    async def get(self, ttl: float, deadline: float) -> Session:
+        """The session for a claim of this ttl. Raises if there is none: nothing was claimed."""
+        seconds = max(1, math.ceil(ttl))
+        port = self._port
+        while True:
+            with port.mutex():
+                session = self._current.get(seconds)
+                granting = self._granting.get(seconds)
+                if session is None and granting is None:
+                    mine = self._granting[seconds] = port.event()
+                    break
+            if session is not None:
+                if self.alive(session):
+                    return session
+                continue
+            if granting is not None and not await granting.wait(deadline):
+                raise Unavailable("etcd did not grant a lease in time")
+        try:
+            return await self._grant(seconds, deadline)
+        finally:
+            self._granting.pop(seconds, None)
+            mine.set()
+
+    async def _grant(self, seconds: int, deadline: float) -> Session:
+        sent = self._port.now()
+        (result,) = await self._channel.ask(
+            deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds))
+        )
+        if isinstance(result, Failure):
+            raise refusal(result)  # at most a lease without keys, which ends by itself
+        answer = LeaseAnswer.read(result)
+        session = Session(seconds, answer.id, answer.ttl, sent)
+        self._all[session.id] = session
+        if self._port.now() < session.until:
+            self._current[seconds] = session
+        return session
+
+    def alive(self, session: Session) -> bool:
+        """Whether it may still be relied on; if its time ran out, that is its end."""
+        if not session.dead and self._port.now() >= session.until:
+            self.end(session, "its etcd lease was not kept alive in time")
+        return not session.dead
+
+    def end(self, session: Session, reason: str) -> None:
+        session.dead = session.dead or reason
+        self._all.pop(session.id, None)
+        if self._current.get(session.key) is session:
+            self._current.pop(session.key, None)
+        for owner, entry in list(session.entries.items()):
+            if entry.held:
+                self._signals.lost(owner, reason)
+            entry.event.set()
+
+    def taint(self, session: Session) -> None:
+        """It has a tombstone: no new claims."""
+        session.tainted = True
+        if self._current.get(session.key) is session:
+            self._current.pop(session.key, None)
+
+    def leave(self, entry: Entry) -> None:
+        session = entry.session
+        if session is not None:
+            session.entries.pop(entry.claim.owner, None)
+            if session.tainted and not session.entries:
+                self._all.pop(session.id, None)
+
+    def kept(self, session: Session, sent: float, result: bytes | Failure) -> bool | None:
+        """What became of a keep-alive: True, False (it is gone), None (not known)."""
+        if isinstance(result, Failure):
+            return None
+        answer = LeaseAnswer.read(result)
+        if answer.ttl <= 0:
+            self.end(session, "its etcd lease is gone: it expired, or somebody revoked it")
+            return False
+        session.extended(sent, answer.ttl)
+        return self.alive(session)
+
+    async def beat(self, session: Session, deadline: float) -> bool | None:
+        """Keep it alive on behalf of all who wait by it: one does it."""
+        port = self._port
+        with port.mutex():
+            beating = session.beating
+            if beating is None:
+                mine = session.beating = port.event()
+        if beating is not None:
+            await beating.wait(deadline)
+            return True if self.alive(session) and port.now() < session.beat_at else None
+        try:
+            sent = port.now()
+            (result,) = await self._channel.ask(
+                deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
+            )
+            return self.kept(session, sent, result)
+        finally:
+            session.beating = None
+            mine.set()
+
+    async def close(self, deadline: float) -> None:
+        """Revoke them: whatever is still on its way to a key of theirs will find no lease."""
+        sessions = [one for one in self._all.values() if self.alive(one)]
+        self._all.clear()
+        self._current.clear()
+        if sessions:
+            await self._channel.ask(
+                deadline, *((wire.LEASE_REVOKE, wire.lease_id(one.id)) for one in sessions)
+            )
