@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 __all__ = ["Deleted", "KeyValue", "LeaseAnswer", "Ranged", "TxnAnswer", "WatchAnswer", "token_of"]
 
 
-
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """(number, value, bytes) of each field; the value of bytes is 0. ValueError: not a message."""
     at, end = 0, len(data)

@@ -268,4 +268,3 @@ class BlockingStream:
                 os.close(self._ear)
                 os.close(self._mouth)
         self._link.close()
-

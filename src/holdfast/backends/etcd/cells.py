@@ -83,9 +83,7 @@ class Cells:
 
     async def _lease(self, ttl: float, deadline: float) -> int:
         seconds = max(1, math.ceil(ttl))
-        (result,) = await self._channel.ask(
-            deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds))
-        )
+        (result,) = await self._channel.ask(deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds)))
         if isinstance(result, Failure):
             raise refusal(result)
         return LeaseAnswer.read(result).id

@@ -27,7 +27,13 @@ Block = tuple[bytes, bytes]
 
 # Codes of gRPC.
 DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 4, 5, 7, 8
-INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 3, 9, 12, 14, 16
+INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = (
+    3,
+    9,
+    12,
+    14,
+    16,
+)
 REFUSALS = (INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION,
             UNIMPLEMENTED, UNAUTHENTICATED)  # fmt: skip
 """etcd says these before it does anything."""
@@ -196,22 +202,21 @@ class Channel:
     async def _log_in(self, deadline: float) -> Failure | None:
         self.forget_token()
         message = wire.authenticate(self._site.user, self._site.password)
-        result: bytes | Failure = Failure(NO_ANSWER, "no time was left", applied=False)
+        failure = Failure(NO_ANSWER, "no time was left", applied=False)
         for _ in self._site.endpoints:
             turn = self._turn
             calls = [(self._headers(wire.AUTHENTICATE), message)]
-            (result,) = await self._transport.exchange(
-                self._endpoint, calls, self._limit(deadline)
-            )
+            (result,) = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
             if isinstance(result, bytes):
                 self._token = answers.token_of(result).encode()
                 self._blocks.clear()
                 return None
+            failure = result
             if not _trouble(result):
                 break
             self._move_on(turn)
         # Whatever was to be asked was not asked.
-        return Failure(result.code, result.text, applied=False)
+        return Failure(failure.code, failure.text, applied=False)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -223,24 +228,26 @@ def _trouble(failure: Failure) -> bool:
 
 
 def _without_effect(result: bytes | Failure) -> bool:
-    return isinstance(result, Failure) and _judged(result).applied is False
+    return isinstance(result, Failure) and _refused(result)
+
+
+def _refused(failure: Failure) -> bool:
+    """Whether nothing was done, surely: etcd is known to refuse before it does anything."""
+    if failure.applied is not None or failure.code in REFUSALS:
+        return not failure.applied
+    return failure.code == UNAVAILABLE and "no leader" in failure.text
 
 
 def _judged(result: bytes | Failure) -> bytes | Failure:
-    """Say of a refusal that nothing was done, where etcd is known to refuse first."""
-    if isinstance(result, bytes) or result.applied is not None:
+    if isinstance(result, bytes) or not _refused(result):
         return result
-    if result.code in REFUSALS or (result.code == UNAVAILABLE and "no leader" in result.text):
-        return Failure(result.code, result.text, applied=False)
-    return result
+    return Failure(result.code, result.text, applied=False)
 
 
 def _stale(failure: Failure) -> bool:
     """The token is over, or somebody changed users and roles since it was made."""
-    text = failure.text
-    return (
-        failure.code == UNAUTHENTICATED or "auth store is old" in text or "user name is empty" in text
-    )
+    signs = ("auth store is old", "user name is empty")
+    return failure.code == UNAUTHENTICATED or any(sign in failure.text for sign in signs)
 
 
 def refusal(failure: Failure) -> Unavailable | Misconfigured:

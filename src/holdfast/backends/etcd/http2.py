@@ -22,7 +22,16 @@ from holdfast.backends.etcd import hpack
 __all__ = ["NO_ANSWER", "NO_TRUST", "Event", "Failure", "Http2", "HttpError", "unreached"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0,
+    1,
+    3,
+    4,
+    6,
+    7,
+    8,
+    9,
+)
 ACK = END_STREAM = 0x1
 END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
 HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 4, 5
@@ -74,8 +83,6 @@ def unreached(where: str, error: OSError) -> Failure:
     return Failure(NO_ANSWER, f"{where}: {why}", applied=False)
 
 
-
-
 @dataclass(slots=True, eq=False)
 class _Stream:
     window: int
@@ -109,7 +116,8 @@ class Http2:
         self.streams: dict[int, _Stream] = {}
         self._in = bytearray()
         self._next = 1
-        self._window = self._initial = 65535  # what we may send: in all, and on a new stream
+        self._window: int = 65535  # what we may send in all
+        self._initial: int = 65535  # and on a new stream
         self._frame_size = 16384
         self._taken = 0
         self._block: tuple[int, int, bytearray] | None = None  # headers still to be continued
@@ -218,7 +226,8 @@ class Http2:
                 self._block = None
                 self._on_headers(number, first, bytes(block), events)
         elif kind == WINDOW_UPDATE:
-            self._on_window(number, _u32.unpack(payload)[0] & WINDOW)
+            more: int = _u32.unpack(payload)[0] & WINDOW
+            self._on_window(number, more)
         elif kind == SETTINGS:
             if not flags & ACK:
                 self._on_settings(payload)
@@ -287,6 +296,7 @@ class Http2:
             self._flush(number, stream)
 
     def _on_settings(self, payload: bytes) -> None:
+        value: int
         for name, value in _setting.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 more = value - self._initial

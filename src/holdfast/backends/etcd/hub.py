@@ -1,9 +1,9 @@
 """The hub: all watches of a client on one stream, which is resumed when it breaks.
 
 Contract: `watch` never waits and loses nothing: it begins at a revision that its caller has seen
-the store at, and goes on from the last one heard of, on another endpoint if it must. Whoever cannot
-be served (etcd has forgotten that revision, nobody can be reached) is called with None: look for
-yourself. A stream on which nothing is heard is asked for a sign of life, and replaced if none comes.
+the store at, and goes on from the last one heard of, on another endpoint if it must. Whoever
+cannot be served (etcd has forgotten that revision, nobody can be reached) is called with None: look
+for yourself. A stream that is silent is asked for a sign of life, and replaced if none comes.
 One loop in the background serves it, while there is anything to watch and a little longer.
 """
 
@@ -160,7 +160,7 @@ class Hub:
         useful = False
         asked = 0.0  # when a sign of life was asked for
         idle_since = port.now()
-        while not self._closed:
+        while not self._closed and not self._suspect:
             now = port.now()
             limit = asked + SIGN if asked else max(stream.heard, asked) + QUIET
             if self._watches:
@@ -172,7 +172,7 @@ class Hub:
                 useful = True
                 self._dispatch(WatchAnswer.read(message))
                 continue
-            if isinstance(message, Failure) or self._suspect:
+            if isinstance(message, Failure):
                 return useful
             now = port.now()
             if not self._watches and now >= idle_since + LINGER:
@@ -184,7 +184,7 @@ class Hub:
             if not asked and now >= stream.heard + QUIET:
                 stream.ping()
                 asked = now
-        return True
+        return useful or self._closed
 
     def _dispatch(self, answer: WatchAnswer) -> None:
         watch = self._watches.get(answer.watch)

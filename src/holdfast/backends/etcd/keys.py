@@ -1,12 +1,13 @@
 """How names, claims and cells are spelled as keys.
 
-Contract: a claim is one key under its name's prefix, `NAME/` and a suffix, in the order of creation:
-what etcd's own mutex (Go's `concurrency.Mutex`, `etcdctl lock`) does too, so that both stand in one
-line. Our suffix says the mode, and a hash of the owner (law 9: whoever can list keys learns nothing
-that the library takes for proof). Any other suffix is somebody else's exclusive claim.
+Contract: a claim is one key, `NAME/` and a suffix, and the line of a name is in the order of their
+creation: which is what etcd's own mutex (Go's `concurrency.Mutex`, `etcdctl lock`) does, so that
+both stand in one line. Our suffix says the mode, and a hash of the owner (law 9: whoever can list
+keys learns nothing that the library takes for proof). Any other suffix is somebody else's exclusive
+claim.
 
 `/` and `%` of a name are written as %2F and %25, so that the line of `a` does not contain that of
-`a/b`; with `name=exact` nothing is changed. Cells and tombstones have keys that no encoded name has.
+`a/b`; with `name=exact` nothing is changed. Cells and tombstones have keys that no name has.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from holdfast.backends.etcd.answers import KeyValue
 from holdfast.backends.etcd.wire import after
@@ -166,7 +167,7 @@ def described(value: bytes) -> Described:
     """What a value says; nothing, if it is not one of ours."""
     try:
         found: Any = json.loads(value)
-        info = cast("dict[str, str]", {str(k): str(v) for k, v in found["info"].items()})
+        info = {str(key): str(text) for key, text in found["info"].items()}
         # The only use of the wall clock: an operator wants to know since when.
         return Described(info, max(0.0, time.time() - float(found["at"])), "fixed" in found)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -56,9 +56,7 @@ async def inspect(
     return found
 
 
-async def evict(
-    channel: Channel, port: Port, keys: Keys, name: str, deadline: float
-) -> int:
+async def evict(channel: Channel, port: Port, keys: Keys, name: str, deadline: float) -> int:
     line = await _line(channel, port, keys.line(name), deadline)
     count = holders([one for _, one in line])
     ended = 0
@@ -96,9 +94,7 @@ async def _line(channel: Channel, port: Port, line: bytes, deadline: float) -> L
     return [(kv, lineman(kv.key[len(line) :])) for kv in Ranged.read(data).kvs]
 
 
-async def _remaining(
-    channel: Channel, lines: dict[str, Line], deadline: float
-) -> dict[int, float]:
+async def _remaining(channel: Channel, lines: dict[str, Line], deadline: float) -> dict[int, float]:
     """How long leases last if nobody keeps them alive."""
     leases = list({kv.lease for line in lines.values() for kv, _ in line if kv.lease})[:LEASES]
     if not leases:

@@ -38,7 +38,7 @@ BEAT = 1 / 3
 
 
 class Session:
-    __slots__ = ("beating", "dead", "entries", "id", "key", "sent", "tainted", "ttl", "until")
+    __slots__ = ("beating", "dead", "entries", "id", "key", "sent", "ttl", "until")
 
     def __init__(self, key: int, lease: int, ttl: int, sent: float) -> None:
         self.key = key  # the ttl that was asked for
@@ -47,7 +47,6 @@ class Session:
         self.sent = sent  # when the last answered request for more time was sent
         self.until = valid_until(sent, ttl)
         self.entries: dict[str, Entry] = {}
-        self.tainted = False
         self.dead = ""  # why
         self.beating: Event | None = None
 
@@ -99,13 +98,13 @@ class Sessions:
 
     async def _grant(self, seconds: int, deadline: float) -> Session:
         sent = self._port.now()
-        (result,) = await self._channel.ask(
-            deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds))
-        )
+        (result,) = await self._channel.ask(deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds)))
         if isinstance(result, Failure):
             raise refusal(result)  # at most a lease without keys, which ends by itself
         answer = LeaseAnswer.read(result)
         session = Session(seconds, answer.id, answer.ttl, sent)
+        for old in list(self._all.values()):
+            self.alive(old)  # forgets those whose time ran out
         self._all[session.id] = session
         if self._port.now() < session.until:
             self._current[seconds] = session
@@ -129,7 +128,6 @@ class Sessions:
 
     def taint(self, session: Session) -> None:
         """It has a tombstone: no new claims."""
-        session.tainted = True
         if self._current.get(session.key) is session:
             self._current.pop(session.key, None)
 
@@ -137,8 +135,6 @@ class Sessions:
         session = entry.session
         if session is not None:
             session.entries.pop(entry.claim.owner, None)
-            if session.tainted and not session.entries:
-                self._all.pop(session.id, None)
 
     def kept(self, session: Session, sent: float, result: bytes | Failure) -> bool | None:
         """What became of a keep-alive: True, False (it is gone), None (not known)."""
@@ -154,10 +150,11 @@ class Sessions:
     async def beat(self, session: Session, deadline: float) -> bool | None:
         """Keep it alive on behalf of all who wait by it: one does it."""
         port = self._port
+        mine = port.event()
         with port.mutex():
             beating = session.beating
             if beating is None:
-                mine = session.beating = port.event()
+                session.beating = mine
         if beating is not None:
             await beating.wait(deadline)
             return True if self.alive(session) and port.now() < session.beat_at else None

@@ -1,0 +1,83 @@
+"""Keeping locks: one keep-alive and one list of keys for each session, however many claims it has.
+
+Contract: `renew` of `core/backend.py`. The keep-alive extends the lease; the list shows whose key
+was deleted by hand, or evicted, although the lease lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.etcd import wire
+from holdfast.backends.etcd.answers import LeaseAnswer, Ranged
+from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
+from holdfast.backends.etcd.channel import Request
+from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.sessions import Session
+from holdfast.core.lease import valid_until
+from holdfast.types import Grant, Lost, Renewed, Unknown
+
+__all__ = ["renew"]
+
+
+async def renew(
+    book: Book, grants: Sequence[Grant], deadline: float
+) -> Sequence[Renewed | Lost | Unknown]:
+    """One keep-alive and one list of keys for each session, however many claims it has."""
+    port = book.port
+    sent = port.now()
+    sessions: dict[int, Session] = {}
+    for grant in grants:
+        entry = book.entries.get(grant.claim.owner)
+        if entry is not None and entry.held and entry.session is not None:
+            sessions[entry.session.id] = entry.session
+    alive = [one for one in sessions.values() if book.sessions.alive(one)]
+    requests: list[Request] = []
+    for session in alive:
+        requests.append((wire.KEEP_ALIVE, wire.lease_id(session.id)))
+        requests.append((wire.TIME_TO_LIVE, wire.time_to_live(session.id, True)))
+    results = await book.channel.ask(deadline, *requests) if requests else []
+    kept: dict[int, bool | None] = {}
+    keys: dict[int, set[bytes]] = {}
+    for session, beat, listed in zip(alive, results[::2], results[1::2], strict=True):
+        kept[session.id] = book.sessions.kept(session, sent, beat)
+        if not isinstance(listed, Failure):
+            keys[session.id] = set(LeaseAnswer.read(listed).keys)
+    reason = next((one.text for one in results if isinstance(one, Failure)), "")
+    return [await _renewed(book, grant, sent, kept, keys, reason, deadline) for grant in grants]
+
+
+async def _renewed(
+    book: Book,
+    grant: Grant,
+    sent: float,
+    kept: dict[int, bool | None],
+    keys: dict[int, set[bytes]],
+    reason: str,
+    deadline: float,
+) -> Renewed | Lost | Unknown:
+    entry = book.entries.get(grant.claim.owner)
+    if entry is None or not entry.held or entry.session is None:
+        return Lost(NOT_OURS)
+    session = entry.session
+    if session.dead:
+        return Lost(session.dead)
+    if sent >= entry.until:
+        # Its session lives on, and so does its key unless we delete it.
+        await book.delete(entry, False, deadline)
+        return Lost(TOO_LATE)
+    if kept.get(session.id) is None:
+        return Unknown(reason)
+    if session.id in keys and entry.key not in keys[session.id]:
+        # Another member than the one that granted may have told us: ask for the truth.
+        (result,) = await book.channel.ask(
+            deadline, (wire.RANGE, wire.get(entry.key, keys_only=True))
+        )
+        if isinstance(result, Failure):
+            return Unknown(result.text)
+        if not Ranged.read(result).kvs:
+            book.forget(entry)
+            return Lost(NOT_OURS)
+    until = min(valid_until(sent, grant.claim.ttl), session.until)
+    entry.until = max(entry.until, until)
+    return Renewed(until)
