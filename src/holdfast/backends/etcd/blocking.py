@@ -53,7 +53,9 @@ class _Link:
     def close(self) -> None:
         self.sock.close()
 
-    __del__ = close  # an interrupted exchange drops it without a word
+    def __del__(self) -> None:
+        if hasattr(self, "sock"):  # an interrupted exchange drops it without a word
+            self.sock.close()
 
     @property
     def usable(self) -> bool:

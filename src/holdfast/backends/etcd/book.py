@@ -12,6 +12,7 @@ from holdfast.backends.etcd.channel import NOT_FOUND, Channel
 from holdfast.backends.etcd.entry import Entry
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.keys import Keys, Values
+from holdfast.backends.etcd.reading import ask_again
 from holdfast.backends.etcd.sessions import Session, Sessions
 from holdfast.backends.local import Tombstones
 from holdfast.core.lease import valid_until
@@ -60,7 +61,7 @@ class Book:
 
     async def look(self, entry: Entry, deadline: float) -> line.Ahead | Failure | None:
         """What is before our key; None: it is not there."""
-        (result,) = await self.channel.ask(deadline, (wire.TXN, line.look(entry)))
+        (result,) = await ask_again(self.channel, self.port, deadline, (wire.TXN, line.look(entry)))
         if isinstance(result, Failure):
             return result
         answer = TxnAnswer.read(result)

@@ -13,6 +13,7 @@ from holdfast.backends.etcd.answers import LeaseAnswer, Ranged
 from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
 from holdfast.backends.etcd.channel import Request
 from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.reading import ask_again
 from holdfast.backends.etcd.sessions import Session
 from holdfast.core.lease import valid_until
 from holdfast.types import Grant, Lost, Renewed, Unknown
@@ -36,7 +37,7 @@ async def renew(
     for session in alive:
         requests.append((wire.KEEP_ALIVE, wire.lease_id(session.id)))
         requests.append((wire.TIME_TO_LIVE, wire.time_to_live(session.id, True)))
-    results = await book.channel.ask(deadline, *requests) if requests else []
+    results = await ask_again(book.channel, port, deadline, *requests) if requests else []
     kept: dict[int, bool | None] = {}
     keys: dict[int, set[bytes]] = {}
     for session, beat, listed in zip(alive, results[::2], results[1::2], strict=True):
@@ -70,8 +71,8 @@ async def _renewed(
         return Unknown(reason)
     if session.id in keys and entry.key not in keys[session.id]:
         # Another member than the one that granted may have told us: ask for the truth.
-        (result,) = await book.channel.ask(
-            deadline, (wire.RANGE, wire.get(entry.key, keys_only=True))
+        (result,) = await ask_again(
+            book.channel, book.port, deadline, (wire.RANGE, wire.get(entry.key, keys_only=True))
         )
         if isinstance(result, Failure):
             return Unknown(result.text)

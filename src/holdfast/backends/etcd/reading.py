@@ -1,31 +1,38 @@
-"""Reading: what may be asked again, because it changes nothing."""
+"""Asking again: for what changes nothing, or nothing more when it is done twice."""
 
 from __future__ import annotations
 
 from holdfast.backends.etcd.channel import Channel, Request, refusal
-from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure
 from holdfast.core.backoff import pause
 from holdfast.core.port import Port
-from holdfast.errors import Misconfigured, Unavailable
 
-__all__ = ["read"]
+__all__ = ["ask_again", "read"]
 
 TRIES = 4
 
 
-async def read(channel: Channel, port: Port, deadline: float, *requests: Request) -> list[bytes]:
-    """The answers; `Unavailable` when none came in time."""
-    for tried in range(1, TRIES + 1):
+async def ask_again(
+    channel: Channel, port: Port, deadline: float, *requests: Request
+) -> list[bytes | Failure]:
+    """`Channel.ask`, and once more where no answer came: an idle connection may have been cut long
+    ago, and a lost answer must not cost all the time there is."""
+    for tried in range(1, TRIES):
+        now = port.now()
+        results = await channel.ask(min(deadline, now + max(0.2, (deadline - now) / 2)), *requests)
+        silent = any(isinstance(one, Failure) and one.code == NO_ANSWER for one in results)
         left = deadline - port.now()
-        # A lost answer must not cost all the time there is.
-        results = await channel.ask(
-            deadline if tried == TRIES else port.now() + max(0.2, left / 2), *requests
-        )
-        failure = next((one for one in results if isinstance(one, Failure)), None)
-        if failure is None:
-            return [one for one in results if isinstance(one, bytes)]
-        error = refusal(failure)
-        if isinstance(error, Misconfigured) or tried == TRIES or port.now() >= deadline:
-            raise error
-        await port.sleep(pause(tried, port.random(), deadline - port.now()))
-    raise Unavailable("etcd did not answer")
+        if not silent or left <= 0:
+            return results
+        await port.sleep(pause(tried, port.random(), left))
+    return await channel.ask(deadline, *requests)
+
+
+async def read(channel: Channel, port: Port, deadline: float, *requests: Request) -> list[bytes]:
+    """The answers; an error if there are none."""
+    answers: list[bytes] = []
+    for result in await ask_again(channel, port, deadline, *requests):
+        if isinstance(result, Failure):
+            raise refusal(result)
+        answers.append(result)
+    return answers

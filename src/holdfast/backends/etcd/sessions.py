@@ -20,6 +20,7 @@ from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import LeaseAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
 from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.reading import ask_again
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Event, Port
@@ -160,8 +161,8 @@ class Sessions:
             return True if self.alive(session) and port.now() < session.beat_at else None
         try:
             sent = port.now()
-            (result,) = await self._channel.ask(
-                deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
+            (result,) = await ask_again(
+                self._channel, port, deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
             )
             return self.kept(session, sent, result)
         finally:
@@ -170,7 +171,7 @@ class Sessions:
 
     async def close(self, deadline: float) -> None:
         """Revoke them: whatever is still on its way to a key of theirs will find no lease."""
-        sessions = [one for one in self._all.values() if self.alive(one)]
+        sessions = [one for one in list(self._all.values()) if self.alive(one)]
         self._all.clear()
         self._current.clear()
         if sessions:
