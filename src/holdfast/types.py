@@ -27,6 +27,7 @@ __all__ = [
     "Mode",
     "Released",
     "Renewed",
+    "TxnGuard",
     "Unknown",
 ]
 
@@ -77,6 +78,15 @@ class Grant:
     fence: int | None = None
     confirm_by: float | None = None  # the store takes it back unless it hears a renewal by then
     token: Any = None  # whatever the backend wants to see again: a key, a revision, a connection
+
+
+@dataclass(slots=True, frozen=True)
+class TxnGuard:
+    """What a transaction of the store itself can compare to take effect only while a lease holds:
+    the key exists, and was created at this revision."""
+
+    key: bytes
+    create_revision: int
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,6 @@ from holdfast.backends.etcd.channel import Channel, Site
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
-from holdfast.backends.etcd.sessions import Sessions
 from holdfast.backends.etcd.site import OPTIONS, site_of
 from holdfast.backends.etcd.taking import Taking
 from holdfast.backends.url import Url
@@ -74,9 +73,9 @@ class EtcdBackend:
         self._incarnation = port.incarnation()
         transport = AsyncTransport if port.asynchronous else BlockingTransport
         self._channel = Channel(self._site, transport(self._site.tls), port)
-        self._sessions = Sessions(self._channel, port, signals)
+        self._book = Book(port, self._channel, self._keys, signals)
+        self._sessions = self._book.sessions
         self._hub = Hub(self._channel, port)
-        self._book = Book(port, self._channel, self._sessions, self._keys)
         self._taking = Taking(self._book, self._hub)
         self._cells = Cells(self._channel, self._hub, self._keys, port)
 
@@ -86,10 +85,9 @@ class EtcdBackend:
         for entry in list(self._book.entries.values()):
             entry.gone = True
             entry.event.set()
-        deadline = self._port.now() + REVOKE
         try:
-            await self._hub.close(deadline)
-            await self._sessions.close(deadline)
+            await self._hub.close(self._port.now() + REVOKE)
+            await self._sessions.close(self._port.now() + REVOKE)
         finally:
             await self._channel.close()
 

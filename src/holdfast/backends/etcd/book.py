@@ -15,9 +15,10 @@ from holdfast.backends.etcd.keys import Keys, Values
 from holdfast.backends.etcd.reading import ask_again
 from holdfast.backends.etcd.sessions import Session, Sessions
 from holdfast.backends.local import Tombstones
+from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
-from holdfast.types import Claim, Grant
+from holdfast.types import Claim, Grant, TxnGuard
 
 __all__ = ["NOT_OURS", "TOO_LATE", "Book", "lease_gone"]
 
@@ -27,10 +28,10 @@ REVOKED = "its etcd lease is gone: it expired, or somebody revoked it"
 
 
 class Book:
-    def __init__(self, port: Port, channel: Channel, sessions: Sessions, keys: Keys) -> None:
+    def __init__(self, port: Port, channel: Channel, keys: Keys, signals: Signals) -> None:
         self.port = port
         self.channel = channel
-        self.sessions = sessions
+        self.sessions = Sessions(channel, port, signals, self.forget)
         self.keys = keys
         self.values = Values()
         self.entries: dict[str, Entry] = {}
@@ -57,7 +58,7 @@ class Book:
         entry.until = until
         entry.held = True
         entry.blocker = None
-        return Grant(claim, until, entry.revision)
+        return Grant(claim, until, entry.revision, token=TxnGuard(entry.key, entry.revision))
 
     async def look(self, entry: Entry, deadline: float) -> line.Ahead | Failure | None:
         """What is before our key; None: it is not there."""

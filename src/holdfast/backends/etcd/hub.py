@@ -10,6 +10,7 @@ One loop in the background serves it, while there is anything to watch and a lit
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 
 from holdfast.backends.etcd import wire
@@ -20,6 +21,8 @@ from holdfast.core.backoff import pause
 from holdfast.core.port import Port, Task
 
 __all__ = ["Hub", "Watch"]
+
+log = logging.getLogger("holdfast")
 
 CONNECT = 2.0
 QUIET = 10.0
@@ -61,8 +64,7 @@ class Hub:
         self._numbers = itertools.count(1)
         self._watches: dict[int, Watch] = {}
         self._stream: Stream | None = None
-        self._task: Task | None = None
-        self._running = False
+        self._task: Task | None = None  # the loop, as long as it will look at what is added
         self._closed = False
         self._suspect = False
 
@@ -81,13 +83,12 @@ class Hub:
             self._watches[watch.number] = watch
             if self._stream is not None:
                 self._stream.send(watch.request())
-            if not self._running and not self._closed:
-                self._running = True
+            if (self._task is None or not self._task.alive) and not self._closed:
                 self._task = self._port.task(self._run, _farewell, "holdfast-etcd-watch")
                 try:
                     self._task.start()
                 except RuntimeError:  # the interpreter is exiting
-                    self._running = False
+                    self._task = None
         return watch
 
     def unwatch(self, watch: Watch) -> None:
@@ -108,8 +109,9 @@ class Hub:
         with self._port.mutex():
             if self._stream is not None:
                 self._stream.nudge()
-        if self._task is not None:
-            await self._task.join(deadline)
+        task = self._task
+        if task is not None:
+            await task.join(deadline)
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -123,25 +125,28 @@ class Hub:
                     self._call_all()
                     await self._port.sleep(pause(failures, self._port.random(), 10.0))
                     continue
+                useful = False
                 try:
-                    if await self._serve(stream):
-                        failures = 0
-                    else:
-                        failures += 1
-                        self._channel.move_on()
-                        await self._port.sleep(pause(failures, self._port.random(), 10.0))
+                    useful = await self._serve(stream)
+                except ValueError:
+                    log.exception("etcd said something on its watch stream that is no message")
                 finally:
                     with self._port.mutex():
                         self._stream = None
                     await stream.close()
-        finally:
-            self._running = False
+                failures = 0 if useful else failures + 1
+                if not useful:
+                    self._channel.move_on()
+                    await self._port.sleep(pause(failures, self._port.random(), 10.0))
+        except BaseException:
+            self._task = None
+            raise
 
     def _done(self) -> bool:
-        """Nothing to watch: who comes now starts us again."""
+        """Nothing to watch: who comes now starts another loop."""
         with self._port.mutex():
             if self._closed or not self._watches:
-                self._running = False
+                self._task = None
                 return True
             return False
 

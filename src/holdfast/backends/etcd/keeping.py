@@ -62,10 +62,14 @@ async def _renewed(
         return Lost(NOT_OURS)
     session = entry.session
     if session.dead:
+        book.forget(entry)
         return Lost(session.dead)
     if sent >= entry.until:
         # Its session lives on, and so does its key unless we delete it.
-        await book.delete(entry, False, deadline)
+        deleted = await book.delete(entry, False, deadline)
+        if isinstance(deleted, Failure):
+            return Unknown(deleted.text)
+        book.forget(entry)
         return Lost(TOO_LATE)
     if kept.get(session.id) is None:
         return Unknown(reason)

@@ -14,6 +14,7 @@ last of its claims has gone; nothing has to be swept.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd import wire
@@ -66,8 +67,11 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, channel: Channel, port: Port, signals: Signals) -> None:
+    def __init__(
+        self, channel: Channel, port: Port, signals: Signals, forget: Callable[[Entry], None]
+    ) -> None:
         self._channel = channel
+        self._forget = forget
         self._port = port
         self._signals = signals
         self._current: dict[int, Session] = {}  # by ttl, for new claims
@@ -78,23 +82,25 @@ class Sessions:
         """The session for a claim of this ttl. Raises if there is none: nothing was claimed."""
         seconds = max(1, math.ceil(ttl))
         port = self._port
-        while True:
-            with port.mutex():
-                session = self._current.get(seconds)
-                granting = self._granting.get(seconds)
-                if session is None and granting is None:
-                    mine = self._granting[seconds] = port.event()
-                    break
-            if session is not None:
-                if self.alive(session):
-                    return session
-                continue
-            if granting is not None and not await granting.wait(deadline):
-                raise Unavailable("etcd did not grant a lease in time")
+        session = self._current.get(seconds)
+        if session is not None and self.alive(session):
+            return session
+        mine = port.event()
         try:
-            return await self._grant(seconds, deadline)
+            while True:
+                with port.mutex():
+                    session = self._current.get(seconds)
+                    granting = self._granting.setdefault(seconds, mine)
+                if session is not None and self.alive(session):
+                    return session
+                if granting is mine:
+                    return await self._grant(seconds, deadline)
+                if not await granting.wait(deadline):
+                    raise Unavailable("etcd did not grant a lease in time")
         finally:
-            self._granting.pop(seconds, None)
+            # Whatever happened to who was to grant it: the others are not kept waiting.
+            if self._granting.get(seconds) is mine:
+                self._granting.pop(seconds, None)
             mine.set()
 
     async def _grant(self, seconds: int, deadline: float) -> Session:
@@ -114,18 +120,26 @@ class Sessions:
     def alive(self, session: Session) -> bool:
         """Whether it may still be relied on; if its time ran out, that is its end."""
         if not session.dead and self._port.now() >= session.until:
-            self.end(session, "its etcd lease was not kept alive in time")
+            # Who held by it has noticed by the same clock, and deletes its key.
+            self._bury(session, "its etcd lease was not kept alive in time")
+            for entry in list(session.entries.values()):
+                entry.event.set()
         return not session.dead
 
-    def end(self, session: Session, reason: str) -> None:
+    def _bury(self, session: Session, reason: str) -> None:
         session.dead = session.dead or reason
         self._all.pop(session.id, None)
         if self._current.get(session.key) is session:
             self._current.pop(session.key, None)
+
+    def end(self, session: Session, reason: str) -> None:
+        """The store says that it is gone, and with it all of its keys."""
+        self._bury(session, reason)
         for owner, entry in list(session.entries.items()):
-            if entry.held:
-                self._signals.lost(owner, reason)
             entry.event.set()
+            if entry.held:
+                self._forget(entry)
+                self._signals.lost(owner, reason)
 
     def taint(self, session: Session) -> None:
         """It has a tombstone: no new claims."""
@@ -152,21 +166,22 @@ class Sessions:
         """Keep it alive on behalf of all who wait by it: one does it."""
         port = self._port
         mine = port.event()
-        with port.mutex():
-            beating = session.beating
-            if beating is None:
-                session.beating = mine
-        if beating is not None:
-            await beating.wait(deadline)
-            return True if self.alive(session) and port.now() < session.beat_at else None
         try:
+            with port.mutex():
+                beating = session.beating
+                if beating is None:
+                    session.beating = mine
+            if beating is not None:
+                await beating.wait(deadline)
+                return True if self.alive(session) and port.now() < session.beat_at else None
             sent = port.now()
             (result,) = await ask_again(
                 self._channel, port, deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
             )
             return self.kept(session, sent, result)
         finally:
-            session.beating = None
+            if session.beating is mine:
+                session.beating = None
             mine.set()
 
     async def close(self, deadline: float) -> None:

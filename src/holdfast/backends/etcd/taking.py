@@ -18,6 +18,7 @@ from holdfast.backends.etcd.hub import Hub, Watch
 from holdfast.backends.etcd.keys import described, lineman
 from holdfast.backends.etcd.sessions import Session
 from holdfast.backends.local import shown
+from holdfast.core.backoff import pause
 from holdfast.errors import Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Unknown
 
@@ -166,25 +167,33 @@ class Taking:
             await port.sleep(LITTLE)
             return None
         session = entry.session
+        vain = 0  # looks that found what was known
         while session is not None and not entry.gone and self._book.sessions.alive(session):
             blocker = entry.blocker
             if blocker is not None and not await self._blocked(entry, session, blocker, deadline):
                 return None
             sent = port.now()
-            if entry.gone or sent >= deadline or not self._book.sessions.alive(session):
+            limit = min(deadline, sent + LOOK)
+            if sent >= deadline or not self._book.sessions.alive(session):
                 return None
-            entry.event.clear()
-            looked = await self._book.look(entry, min(deadline, sent + LOOK))
-            if looked is None or isinstance(looked, Failure):
+            looked = await self._book.look(entry, limit)
+            if entry.gone:
+                return None
+            if isinstance(looked, Failure):
                 self._hub.suspect()
                 return None  # the next attempt finds out
-            entry.blocker = looked.blocker
+            if looked is None:  # our key was deleted: the next attempt stands in line anew
+                entry.revision = 0
+                return None
             if looked.blocker is None:
-                if claim.fixed and not await self._book.sessions.beat(
-                    session, min(deadline, sent + LOOK)
-                ):
+                if claim.fixed and not await self._book.sessions.beat(session, limit):
                     return None
                 return self._book.grant(entry, session, sent)
+            same = blocker is not None and looked.blocker.key == blocker.key != b""
+            vain = vain + 1 if same else 0
+            if vain:  # nobody can watch for us, as it seems: do not ask all the time
+                await port.sleep(pause(vain, port.random(), deadline - port.now()))
+            entry.blocker = looked.blocker
         return None
 
     async def _blocked(
@@ -194,6 +203,8 @@ class Taking:
         port = self._port
         entry.blocker = None  # whoever comes back without having waited looks
         entry.event.clear()
+        if entry.gone or session.dead:  # said before we cleared it
+            return False
         watch = self._watch(entry, blocker)
         try:
             while not await entry.event.wait(min(deadline, session.beat_at)):
