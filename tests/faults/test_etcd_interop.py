@@ -198,15 +198,15 @@ def test_a_transaction_of_the_users_own(
         )  # fmt: skip
         return bool(answer.get("succeeded", False))
 
-    with locks.lock(name) as lease:
-        guard = lease.txn_guard()
-        assert guard.create_revision == lease.fence
-        assert put(guard, b"one")
-        locks.evict(name)
-        assert not put(guard, b"two")
-        with pytest.raises(holdfast.LeaseLost):
-            lease.renew()
-        lease.release()
+    lease = locks.lock(name).acquire()
+    assert lease is not None
+    guard = lease.txn_guard()
+    assert guard.create_revision == lease.fence
+    assert put(guard, b"one")
+    locks.evict(name)
+    assert not put(guard, b"two")
+    with pytest.raises(holdfast.LeaseLost):
+        lease.renew()
     with locks.lock(name) as later:
         assert not put(guard, b"three")
         assert put(later.txn_guard(), b"four")
@@ -230,13 +230,14 @@ def test_the_command_line_works_on_it(
             capture_output=True, text=True, timeout=30, check=True,
         ).stdout  # fmt: skip
 
-    with locks.lock(name, metadata={"job": "import"}) as lease:
-        assert name in cli("ls", name)
-        shown = cli("show", name)
-        assert "import" in shown
-        assert str(lease.fence) in shown
-        cli("release", name, "--force")
-        assert not locks.lock(name).locked()
-        lease.release()
+    lease = locks.lock(name, metadata={"job": "import"}).acquire()
+    assert lease is not None
+    assert name in cli("ls", name)
+    shown = cli("show", name)
+    assert "import" in shown
+    assert str(lease.fence) in shown
+    cli("release", name, "--force")
+    assert not locks.lock(name).locked()
+    assert lease.release() is False
     assert cli("run", name, "--", "echo", "alone") == "alone\n"
     assert not locks.lock(name).locked()

@@ -14,7 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError, unreached
+from holdfast.backends.etcd.http2 import (
+    NO_ANSWER,
+    Event,
+    Failure,
+    Http2,
+    HttpError,
+    broken,
+    unreached,
+)
 from holdfast.ports import clock
 
 __all__ = ["AsyncTransport"]
@@ -30,7 +38,7 @@ class _Link(asyncio.Protocol):
         self.http = Http2()
         self.heard = clock.now()
         self.retired = False
-        self.lost = ""  # why it is gone
+        self.lost: Failure | None = None  # why it is gone
         self._transport: asyncio.Transport | None = None
         self._handlers: dict[int, deque[Event]] = {}
         self._wakers: dict[int, asyncio.Future[None]] = {}
@@ -49,20 +57,20 @@ class _Link(asyncio.Protocol):
                     inbox.append(event)
                     self.wake(event.stream)
         except HttpError as error:
-            self.fail(str(error))
+            self.fail(broken(error))
             return
         self.flush()
         if self.http.closing:
             self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.fail(str(exc) if exc else "the connection was closed")
+        self.fail(broken(exc))
 
-    def fail(self, reason: str) -> None:
-        self.lost = self.lost or reason
+    def fail(self, why: Failure) -> None:
+        self.lost = self.lost or why
         self.retired = True
         for number in list(self._handlers):
-            self._handlers[number].append(Event(number, None, Failure(NO_ANSWER, self.lost)))
+            self._handlers[number].append(Event(number, None, self.lost))
             self.wake(number)
         if self._transport is not None:
             self._transport.abort()
@@ -81,8 +89,8 @@ class _Link(asyncio.Protocol):
 
     def listen(self, number: int) -> deque[Event]:
         inbox = self._handlers[number] = deque()
-        if self.lost:
-            inbox.append(Event(number, None, Failure(NO_ANSWER, self.lost)))
+        if self.lost is not None:
+            inbox.append(Event(number, None, self.lost))
         return inbox
 
     def hang_up(self, number: int) -> None:
@@ -219,7 +227,7 @@ class AsyncTransport:
         for task in list(self._connecting.values()):
             task.cancel()
         for link in [*self._links.values(), *self._streams]:
-            link.fail("the client was closed")
+            link.fail(Failure(NO_ANSWER, "the client was closed"))
         self._links.clear()
         self._streams.clear()
 
@@ -261,4 +269,4 @@ class AsyncStream:
 
     async def close(self) -> None:
         self._owner.discard(self._link)
-        self._link.fail("closed")
+        self._link.fail(Failure(NO_ANSWER, "the stream was closed"))

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError, unreached
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError, broken, unreached
 from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
@@ -79,7 +79,7 @@ class _Link:
         numbers = [http.begin(headers, message) for headers, message in calls]
         results: dict[int, bytes | Failure] = {}
         waiting = set(numbers)
-        reason = ""
+        trouble = broken(None)
         try:
             while True:
                 left = deadline - clock.now()
@@ -104,13 +104,13 @@ class _Link:
                     elif number not in results:
                         results[number] = Failure(NO_ANSWER, "an answer without a message")
         except TimeoutError:
-            reason = "it did not answer in time"
+            trouble = Failure(NO_ANSWER, "it did not answer in time")
         except (OSError, HttpError) as error:
-            reason = str(error) or type(error).__name__
+            trouble = broken(error)
         self.used = clock.now()
         if waiting:
             for number in waiting:
-                results[number] = Failure(NO_ANSWER, reason)
+                results[number] = trouble
             self.close()
             http.closing = True
         return [results[number] for number in numbers]
@@ -212,7 +212,7 @@ class BlockingStream:
             while not self._inbox and not nudged and clock.now() < deadline:
                 nudged = self._move(deadline)
         except (OSError, HttpError) as error:
-            self._inbox.append(Failure(NO_ANSWER, str(error) or type(error).__name__))
+            self._inbox.append(broken(error))
         return self._inbox.popleft() if self._inbox else None
 
     def _move(self, deadline: float) -> bool:

@@ -19,7 +19,16 @@ from typing import NamedTuple
 
 from holdfast.backends.etcd import hpack
 
-__all__ = ["NO_ANSWER", "NO_TRUST", "Event", "Failure", "Http2", "HttpError", "unreached"]
+__all__ = [
+    "NO_ANSWER",
+    "NO_TRUST",
+    "Event",
+    "Failure",
+    "Http2",
+    "HttpError",
+    "broken",
+    "unreached",
+]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -59,6 +68,17 @@ class Failure:
     text: str
     applied: bool | None = None
     """False: the store surely did nothing. None: nobody knows."""
+
+
+def broken(error: Exception | None) -> Failure:
+    """The failure of a call whose connection broke."""
+    if isinstance(error, ssl.SSLError) and any(
+        sign in (error.reason or "") for sign in ("CERTIFICATE", "UNKNOWN_CA")
+    ):
+        # In TLS 1.3 a client hears only now that its certificate is not accepted.
+        return Failure(NO_TRUST, error.reason or "", applied=False)
+    why = "the connection was closed" if error is None else str(error) or type(error).__name__
+    return Failure(NO_ANSWER, why)
 
 
 class Event(NamedTuple):

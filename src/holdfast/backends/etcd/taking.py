@@ -177,7 +177,7 @@ class Taking:
             if sent >= deadline or not self._book.sessions.alive(session):
                 return None
             looked = await self._book.look(entry, limit)
-            if entry.gone:
+            if _withdrawn(entry):
                 return None
             if isinstance(looked, Failure):
                 self._hub.suspect()
@@ -237,6 +237,11 @@ class Taking:
                 event.set()
 
         return self._hub.watch(name, since, count, end=wire.after(name), before=True)
+
+
+def _withdrawn(entry: Entry) -> bool:
+    """A look at what another thread may have changed meanwhile."""
+    return entry.gone
 
 
 def _busy(first: KeyValue | None) -> Busy:
