@@ -8,6 +8,7 @@ new connections; those inherited are only ever closed, which the parent does not
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import socket
@@ -29,6 +30,10 @@ FRESH = 0.2
 """After so many seconds without use a connection is looked at before it is used again."""
 
 CHUNK = 65536
+
+# Looking up a host imports this codec when first used. A child that was forked while another thread
+# is inside an import waits for it for ever: so it is imported now.
+codecs.lookup("idna")
 
 
 class _Link:
