@@ -16,9 +16,13 @@ from holdfast.backends.etcd.keys import Lineman, holders, lineman
 from holdfast.backends.etcd.wire import after
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
+from tests.faults.etcd import GuardedEtcd
 from tests.servers import EtcdServer
 
 _numbers = itertools.count()
+
+BELOW = "myapp/locks/"
+"""Where all of them are: what the role in docs/backends/etcd.md is about."""
 
 
 def b64(data: bytes) -> str:
@@ -49,19 +53,24 @@ class EtcdStrategy(Strategy):
     short_ttl = 1.0  # etcd counts in whole seconds
     _timers: list[threading.Timer]
 
+    server: EtcdServer
+    login = ""
+
     def start_server(self) -> None:
-        self.server = EtcdServer()
-        self.server.start()
+        self.server = self.make_server()
         self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="http2")
         self._timers = []
+
+    def make_server(self) -> EtcdServer:
+        return EtcdServer().start()
 
     def stop_server(self) -> None:
         self.proxy.close()
         self.server.stop()
 
     def url(self) -> str:
-        self.prefix = f"t{next(_numbers)}/".encode()
-        return f"etcd://{self.proxy.host}:{self.proxy.port}/{self.prefix.decode()}"
+        self.prefix = f"{BELOW}t{next(_numbers)}/".encode()
+        return f"etcd://{self.login}{self.proxy.host}:{self.proxy.port}/{self.prefix.decode()}"
 
     # -- breaking the way there -------------------------------------------------------------------
 
@@ -140,3 +149,15 @@ class EtcdStrategy(Strategy):
 
     def requests(self) -> int:
         return self.proxy.requests
+
+
+class RoleStrategy(EtcdStrategy):
+    """The same as a user who may do what the documentation says, and nothing else."""
+
+    name = "etcd-role"
+    login = "holdfast:secret@"
+
+    def make_server(self) -> EtcdServer:
+        server = GuardedEtcd().start()
+        server.enable([("READWRITE", BELOW.encode(), after(BELOW.encode()))])
+        return server

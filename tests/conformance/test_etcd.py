@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
-from tests.conformance.etcd import EtcdStrategy
+from tests.conformance.etcd import EtcdStrategy, RoleStrategy
 
 
 @pytest.mark.servers
 class TestEtcd(ConformanceSuite):
     strategy = EtcdStrategy
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+class TestEtcdWithRole(ConformanceSuite):
+    """As a user whose one role is the one in docs/backends/etcd.md."""
+
+    strategy = RoleStrategy

@@ -50,6 +50,7 @@ CANCEL, REFUSED_STREAM = 8, 7
 WINDOW = 0x7FFFFFFF
 REFILL = 1 << 28  # after so many bytes the other side is told that it may send as many again
 LARGEST = 1 << 26  # no answer of etcd is larger: 64 MiB
+LARGEST_FRAME = 16384  # we did not allow more
 
 _head = struct.Struct(">IBI")  # length and kind, flags, stream
 _u32 = struct.Struct(">I")
@@ -208,7 +209,7 @@ class Http2:
         try:
             while end - at >= 9:
                 size = buffer[at] << 16 | buffer[at + 1] << 8 | buffer[at + 2]
-                if size > LARGEST:
+                if size > LARGEST_FRAME:
                     raise HttpError("what answers there does not speak HTTP/2")
                 if end - at < 9 + size:
                     break
