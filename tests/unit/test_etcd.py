@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 import subprocess
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from holdfast import Misconfigured
 from holdfast.backends.etcd import EtcdBackend, answers, hpack, wire
-from holdfast.backends.etcd.channel import Request
+from holdfast.backends.etcd.asynchronous import AsyncTransport
+from holdfast.backends.etcd.channel import Endpoint, Request
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
 from holdfast.backends.etcd.keys import Keys, described, holders, lineman
 from holdfast.backends.url import parse
+from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Buried, Claim, Mode, Released
 
@@ -325,6 +328,40 @@ def test_a_claim_withdrawn_before_it_was_sent_is_not_sent(
     answer = drive(backend.attempt(claim, True, port.now() + 5))
     assert isinstance(answer, Buried)
     assert asked == [wire.LEASE_GRANT]
+
+
+@pytest.mark.req("asyncio cancellation at any await", "B3")
+def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are cancelled, the connection that is being made and who waits for it; who is told of
+    a failure instead of its cancellation would try again for ever."""
+
+    async def never(*_: object) -> Failure:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def main() -> None:
+        transport = AsyncTransport(None)
+        monkeypatch.setattr(transport, "_connect", never)
+        where = Endpoint("nowhere", 1)
+        calls = [(b"", b"")]
+        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
+        await asyncio.sleep(0.01)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(others) == 2
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=5)
+        assert waiting.cancelled()
+        # But closing the client is no cancellation of who waits.
+        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
+        await asyncio.sleep(0.01)
+        await transport.close()
+        (answer,) = await asyncio.wait_for(waiting, 5)
+        assert isinstance(answer, Failure)
+
+    asyncio.run(main())
 
 
 @pytest.mark.req("fork after acquire", "B3")

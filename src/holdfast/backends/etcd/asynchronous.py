@@ -186,7 +186,9 @@ class AsyncTransport:
         except TimeoutError:
             return unreached(str(endpoint), TimeoutError())
         except asyncio.CancelledError:
-            if task.cancelled():  # by close(): it is not we who were cancelled
+            # By close(), perhaps. At the end of a loop both are cancelled: then we, too, must end.
+            current = asyncio.current_task()
+            if task.cancelled() and not (current and current.cancelling()):
                 return Failure(NO_ANSWER, "the client was closed", applied=False)
             raise
 

@@ -106,7 +106,7 @@ class EtcdBackend:
 
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         if tombstone:
-            self._book.graves.bury(claim.owner, self._port.now() + claim.ttl)
+            self._book.bury(claim)
         entry = self._book.entries.get(claim.owner)
         if entry is None:
             return Released()
@@ -127,7 +127,7 @@ class EtcdBackend:
             return AlreadyLost(NOT_OURS)
         now = self._port.now()
         if tombstone:
-            self._book.graves.bury(claim.owner, now + claim.ttl)
+            self._book.bury(claim)
         result = await self._book.delete(entry, tombstone, deadline)
         if isinstance(result, Failure):
             return Unknown(result.text)

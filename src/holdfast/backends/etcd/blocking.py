@@ -148,7 +148,10 @@ class BlockingTransport:
                 return [connected] * len(calls)
             link = connected
         results = link.exchange(calls, deadline)
-        if not link.http.closing and len(idle) < IDLE and not self._closed:
+        if link.http.closing:
+            link.close()
+            idle.clear()  # where one has failed the others are no better: nobody shall find out
+        elif len(idle) < IDLE and not self._closed:
             idle.append(link)
         else:
             link.close()

@@ -35,7 +35,7 @@ class Book:
         self.keys = keys
         self.values = Values()
         self.entries: dict[str, Entry] = {}
-        self.graves = Tombstones()
+        self._graves = Tombstones()
         """Owners that were withdrawn: what still comes from this process is stopped here, what is
         on its way by a tombstone in the store."""
 
@@ -46,6 +46,18 @@ class Book:
             entry = Entry(claim, name, *self.keys.claim(claim, name), self.port.event())
             self.entries[claim.owner] = entry
         return entry
+
+    def bury(self, claim: Claim) -> None:
+        now = self.port.now()
+        with self.port.mutex():
+            self._graves.forget(now)
+            self._graves.bury(claim.owner, now + claim.ttl)
+
+    def buried(self, claim: Claim) -> bool:
+        if not self._graves.graves:  # the usual case
+            return False
+        with self.port.mutex():
+            return self._graves.cover(claim.owner, self.port.now())
 
     def forget(self, entry: Entry) -> None:
         self.sessions.leave(entry)

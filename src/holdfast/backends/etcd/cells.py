@@ -17,6 +17,7 @@ from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.reading import read
 from holdfast.backends.etcd.wire import EQUAL, LESS, MOD, VALUE
+from holdfast.core.backoff import pause
 from holdfast.core.port import Port
 from holdfast.types import Cell, CellConflict, Unknown
 
@@ -92,6 +93,7 @@ class Cells:
         port = self._port
         event = port.event()
         key, _ = self._keys.cell(name)
+        vain = 0  # looks that found nothing new
         while True:
             cell, revision = await self._look(name, deadline)
             now = port.now()
@@ -104,6 +106,9 @@ class Cells:
             finally:
                 self._hub.unwatch(watch)
             event.clear()
+            vain += 1
+            if vain > 1:  # nobody can watch for us, as it seems: do not ask all the time
+                await port.sleep(pause(vain, port.random(), deadline - port.now()))
 
 
 def _cell(kvs: list[KeyValue]) -> Cell | None:

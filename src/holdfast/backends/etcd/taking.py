@@ -38,8 +38,7 @@ class Taking:
     async def attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
-        owner, port = claim.owner, self._port
-        if self._book.graves.graves and self._book.graves.cover(owner, port.now()):
+        if self._book.buried(claim):
             return Buried()
         entry = self._book.entry(claim)
         try:
@@ -68,8 +67,8 @@ class Taking:
         self, entry: Entry, session: Session, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown | None:
         """One transaction. None: the session is gone, and nothing was done."""
-        claim, port = entry.claim, self._port
-        sent = port.now()
+        claim = entry.claim
+        sent = self._port.now()
         if sent >= session.until:  # the lease was over when it was granted
             return Grant(claim, session.until)
         requests: list[Request] = [
@@ -99,8 +98,8 @@ class Taking:
             return None
         entry.pending -= 1
         answer = TxnAnswer.read(result)
-        if entry.gone or self._book.graves.cover(claim.owner, port.now()):
-            return Buried()  # withdrawn while this was under way
+        if entry.gone or session.dead or self._book.buried(claim):
+            return Buried()  # withdrawn, or its lease revoked, while this was under way
         if not answer.succeeded:
             return await self._second(entry, session, answer, queue, sent, deadline)
         entry.revision = answer.revision
