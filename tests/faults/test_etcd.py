@@ -368,6 +368,29 @@ def test_many_locks_cost_one_keep_alive(proxy: FaultProxy) -> None:
         assert cost <= 10, f"{cost} requests for 200 leases in 3.5 s"
 
 
+@pytest.mark.req("R20", "R21", "eviction", "law 6")
+def test_a_crowd_that_is_renewed_in_parts_notices_deletions(proxy: FaultProxy) -> None:
+    """One part keeps the session alive for all; each deletion is noticed all the same."""
+    with holdfast.connect(via(proxy)) as locks:
+        leases: list[holdfast.Lease] = []
+        for part in range(3):
+            for number in range(10):
+                lease = locks.lock(f"{part}-{number}", ttl=3).acquire()
+                assert lease is not None
+                leases.append(lease)
+            time.sleep(0.3)
+        time.sleep(1.5)
+        before = proxy.requests
+        time.sleep(3)
+        assert proxy.requests - before <= 10
+        for part in range(3):
+            locks.evict(f"{part}-5")
+        for lease in leases:
+            if lease.name.endswith("-5"):
+                assert lease.lost.wait(3) is True
+        assert sum(lease.held for lease in leases) == 27
+
+
 @pytest.mark.req("R9", "law 6")
 def test_many_waiters_share_one_stream(proxy: FaultProxy) -> None:
     """Three connections at most (calls, the stream, one for who holds), and a hand-over costs as

@@ -67,7 +67,7 @@ class Book:
     def grant(self, entry: Entry, session: Session, sent: float) -> Grant:
         claim = entry.claim
         until = min(valid_until(sent, claim.ttl), session.until)
-        entry.until = until
+        entry.since, entry.until = sent, until
         entry.held = True
         entry.blocker = None
         return Grant(claim, until, entry.revision, token=TxnGuard(entry.key, entry.revision))

@@ -33,6 +33,7 @@ class Entry:
         "pending",
         "revision",
         "session",
+        "since",
         "tomb",
         "until",
     )
@@ -48,5 +49,6 @@ class Entry:
         self.revision = 0  # of the key's creation; 0: it is not known to be there
         self.blocker: Blocker | None = None
         self.held = False
+        self.since = 0.0  # when the request was sent that showed that it holds
         self.until = 0.0
         self.gone = False  # withdrawn: who still waits for it need not

@@ -135,11 +135,15 @@ class Sessions:
     def end(self, session: Session, reason: str) -> None:
         """The store says that it is gone, and with it all of its keys."""
         self._bury(session, reason)
-        for owner, entry in list(session.entries.items()):
+        for entry in list(session.entries.values()):
             entry.event.set()
             if entry.held:
-                self._forget(entry)
-                self._signals.lost(owner, reason)
+                self.lose(entry, reason)
+
+    def lose(self, entry: Entry, reason: str) -> None:
+        """Its key is gone although the session lives."""
+        self._forget(entry)
+        self._signals.lost(entry.claim.owner, reason)
 
     def taint(self, session: Session) -> None:
         """It has a tombstone: no new claims."""
