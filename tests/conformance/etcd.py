@@ -158,6 +158,7 @@ class RoleStrategy(EtcdStrategy):
     login = "holdfast:secret@"
 
     def make_server(self) -> EtcdServer:
-        server = GuardedEtcd().start()
+        # Else a login alone takes longer than some time limits of the suite.
+        server = GuardedEtcd(settings={"bcrypt-cost": "4"}).start()
         server.enable([("READWRITE", BELOW.encode(), after(BELOW.encode()))])
         return server

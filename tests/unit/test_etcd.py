@@ -176,6 +176,18 @@ def test_a_call_that_was_given_up_is_not_heard_of() -> None:
 
 
 @pytest.mark.req("R60")
+def test_a_connection_that_ran_out_of_numbers_takes_no_more_calls() -> None:
+    http = connection()
+    http._next = (1 << 30) + 1
+    number = http.begin(b"", b"")
+    assert http.closing
+    assert http.receive(answered(number, b"the last")) == [
+        Event(number, b"the last"),
+        Event(number),
+    ]
+
+
+@pytest.mark.req("R60")
 @pytest.mark.parametrize(
     "data",
     [

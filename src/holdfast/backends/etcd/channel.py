@@ -142,7 +142,7 @@ class Channel:
         again = 1 if self._site.user else 0
         left = len(self._site.endpoints)
         while True:
-            turn = self._turn
+            turn, token = self._turn, self._token
             calls = [(self._headers(method), message) for method, message in requests]
             results = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
             failure = next((one for one in results if isinstance(one, Failure)), None)
@@ -151,7 +151,8 @@ class Channel:
             if not _trouble(failure):
                 if again and _stale(failure) and all(map(_without_effect, results)):
                     again -= 1
-                    failure = await self._log_in(deadline)
+                    # Somebody else may have logged in meanwhile: it costs etcd a tenth of a second.
+                    failure = await self._log_in(deadline) if self._token == token else None
                     if failure is None:
                         continue
                     return [failure] * len(requests)

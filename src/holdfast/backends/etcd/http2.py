@@ -51,6 +51,7 @@ WINDOW = 0x7FFFFFFF
 REFILL = 1 << 28  # after so many bytes the other side is told that it may send as many again
 LARGEST = 1 << 26  # no answer of etcd is larger: 64 MiB
 LARGEST_FRAME = 16384  # we did not allow more
+LAST_STREAM = 1 << 30
 
 _head = struct.Struct(">IBI")  # length and kind, flags, stream
 _u32 = struct.Struct(">I")
@@ -150,6 +151,8 @@ class Http2:
         """Start a call with this header block and, if there is one, the first message."""
         number = self._next
         self._next += 2
+        if number > LAST_STREAM:  # numbers are never used twice: the next call gets a new one
+            self.closing = True
         stream = self.streams[number] = _Stream(self._initial)
         self.out += _frame(HEADERS, END_HEADERS, number, headers)
         if message is not None:
