@@ -59,7 +59,6 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "holdfast.testing.conformance": ("pytest",),
     "holdfast.backends.redis": ("redis", "hiredis"),
     "holdfast.backends.redlock": ("redis", "hiredis"),
-    "holdfast.backends.etcd": ("grpc", "google"),
     "holdfast.backends.zookeeper": ("kazoo",),
     "holdfast.backends.mysql": ("pymysql", "aiomysql"),
     "holdfast.backends.postgres": ("psycopg",),

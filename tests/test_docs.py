@@ -33,7 +33,11 @@ REFERENCE = ROOT / "docs" / "reference"
 API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
 CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
-PAGE_OF = {scheme: "redis" for scheme in schemes() if scheme.startswith("redis")}
+PAGE_OF = {
+    **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
+    "etcds": "etcd",
+    "zk": "zookeeper",
+}
 """Where the page of a backend has another name than its scheme."""
 INTERNAL = {"drop", "weakly"}
 """Attributes between a lease and its lock object that are not for users."""

@@ -23,7 +23,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.sync import Lease, Lock, Locks, LostEvent, Permit, RWLock, Semaphore, connect
-from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode
+from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
 
 __version__ = "0.1.0.dev1"
 
@@ -46,6 +46,7 @@ __all__ = [
     "Permit",
     "RWLock",
     "Semaphore",
+    "TxnGuard",
     "Unavailable",
     "Unsupported",
     "aio",

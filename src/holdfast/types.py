@@ -27,6 +27,7 @@ __all__ = [
     "Mode",
     "Released",
     "Renewed",
+    "TxnGuard",
     "Unknown",
 ]
 
@@ -55,6 +56,7 @@ class Claim:
     permits: int = 1  # how many of `limit` this claim takes; only in mode PERMITS
     limit: int = 1
     info: Mapping[str, str] = field(default_factory=dict[str, str])  # host, pid, label, metadata
+    fixed: bool = False  # nobody will renew it unasked: it must last its whole ttl
 
     # Kept by the core: some request of this claim never got its answer, so it may still arrive.
     unanswered: bool = False
@@ -76,6 +78,15 @@ class Grant:
     fence: int | None = None
     confirm_by: float | None = None  # the store takes it back unless it hears a renewal by then
     token: Any = None  # whatever the backend wants to see again: a key, a revision, a connection
+
+
+@dataclass(slots=True, frozen=True)
+class TxnGuard:
+    """What a transaction of the store itself can compare to take effect only while a lease holds:
+    the key exists, and was created at this revision."""
+
+    key: bytes
+    create_revision: int
 
 
 @dataclass(slots=True, eq=False)

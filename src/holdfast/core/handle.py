@@ -17,7 +17,7 @@ from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.options import Want, checked_timeout
 from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
-from holdfast.types import Busy, Mode
+from holdfast.types import Busy, Mode, TxnGuard
 
 __all__ = ["Fenced", "Handle", "Keyring", "Unfenced", "deadline_after", "refused"]
 
@@ -109,6 +109,17 @@ class Handle:
         """Stop counting re-entries of the thread or task that took it, so that another may have
         it. Needed only for reentrant locks; any other lease is simply passed."""
         self._hold.forget()
+
+    def txn_guard(self) -> TxnGuard:
+        """The comparison that makes a transaction of yours in the same store take effect only while
+        this lease holds there. etcd has it; other backends raise `Unsupported`."""
+        token = self._hold.grant.token
+        if not isinstance(token, TxnGuard):
+            raise Unsupported(
+                "this backend's leases cannot be compared in a transaction of the store (etcd:// "
+                "can); have the resource check the fencing token"
+            )
+        return token
 
     def _lost(self) -> bool:
         """As `lost.is_set()`: computed, and noticed."""

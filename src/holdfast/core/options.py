@@ -78,8 +78,9 @@ class Want:
             self._info = {**identity, **self.metadata} if self.metadata else identity
             self._identity = identity
         info = self._info or identity
+        fixed = self.renew_every is None
         return Claim(
-            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, info
+            self.name, owner, self.mode, self.ttl, self.fair, self.permits, self.limit, info, fixed
         )
 
 

@@ -216,7 +216,11 @@ class Cells(Theme):
         here, there = api.raw(), api.raw()
         if forgotten:
             await here.write("c", b"one", ttl=api.short)
-            await api.pass_time(1.2 * api.short)
+
+            async def over() -> bool:
+                return await here.read("c") is None
+
+            await api.until(over, "a value with a ttl is forgotten")
         waiting = api.spawn(there.wait_for_change("c", 0, within=FAR))
         await asyncio.sleep(0.05)
         before = api.strategy.requests()

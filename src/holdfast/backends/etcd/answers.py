@@ -1,0 +1,238 @@
+"""etcd's answers, read from bytes: the other half of `wire.py`.
+
+Contract: fields that are not known are skipped, as protocol buffers want it; bytes that are no
+message at all raise ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["Deleted", "KeyValue", "LeaseAnswer", "Ranged", "TxnAnswer", "WatchAnswer", "token_of"]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(number, value, bytes) of each field; the value of bytes is 0. ValueError: not a message."""
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            key = data[at]
+            at += 1
+            if key >= 128:
+                key, at = _long(data, at, key)
+            kind = key & 7
+            value = data[at] if kind in (0, 2) else 0
+            if kind in (0, 2):
+                at += 1
+                if value >= 128:
+                    value, at = _long(data, at, value)
+            if kind == 0:
+                yield key >> 3, value, b""
+            elif kind == 2:
+                if at + value > end:
+                    raise ValueError("a message of etcd ends in the middle")
+                yield key >> 3, 0, data[at : at + value]
+                at += value
+            elif kind in (1, 5):
+                at += 8 if kind == 1 else 4
+            else:
+                raise ValueError("not a message of etcd")
+    except IndexError:
+        raise ValueError("a message of etcd ends in the middle") from None
+
+
+def _long(data: bytes, at: int, first: int) -> tuple[int, int]:
+    value, shift = first & 127, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("not a message of etcd")
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+@dataclass(slots=True, eq=False)
+class KeyValue:
+    key: bytes = b""
+    created: int = 0
+    modified: int = 0
+    value: bytes = b""
+    lease: int = 0
+
+    @classmethod
+    def read(cls, data: bytes) -> KeyValue:
+        kv = cls()
+        for number, value, text in _fields(data):
+            if number == 1:
+                kv.key = text
+            elif number == 2:
+                kv.created = value
+            elif number == 3:
+                kv.modified = value
+            elif number == 5:
+                kv.value = text
+            elif number == 6:
+                kv.lease = value
+        return kv
+
+
+def _revision(header: bytes) -> int:
+    for number, value, _ in _fields(header):
+        if number == 3:
+            return value
+    return 0
+
+
+@dataclass(slots=True, eq=False)
+class Ranged:
+    """What a range holds."""
+
+    revision: int = 0  # of the whole store, when it was read
+    kvs: list[KeyValue] = field(default_factory=list[KeyValue])
+    count: int = 0
+
+    @classmethod
+    def read(cls, data: bytes) -> Ranged:
+        ranged = cls()
+        for number, value, text in _fields(data):
+            if number == 1:
+                ranged.revision = _revision(text)
+            elif number == 2:
+                ranged.kvs.append(KeyValue.read(text))
+            elif number == 4:
+                ranged.count = value
+        return ranged
+
+
+@dataclass(slots=True, eq=False)
+class Deleted:
+    revision: int = 0
+    count: int = 0
+
+    @classmethod
+    def read(cls, data: bytes) -> Deleted:
+        deleted = cls()
+        for number, value, text in _fields(data):
+            if number == 1:
+                deleted.revision = _revision(text)
+            elif number == 2:
+                deleted.count = value
+        return deleted
+
+
+@dataclass(slots=True, eq=False)
+class TxnAnswer:
+    """Whether the comparisons held, and what each operation of that branch says."""
+
+    revision: int = 0
+    succeeded: bool = False
+    answers: list[Ranged | Deleted | TxnAnswer | None] = field(
+        default_factory=list["Ranged | Deleted | TxnAnswer | None"]
+    )
+
+    @classmethod
+    def read(cls, data: bytes) -> TxnAnswer:
+        answer = cls()
+        for number, value, text in _fields(data):
+            if number == 1:
+                answer.revision = _revision(text)
+            elif number == 2:
+                answer.succeeded = bool(value)
+            elif number == 3:
+                answer.answers.append(_operation(text))
+        return answer
+
+    def ranged(self, index: int) -> Ranged:
+        answer = self.answers[index]
+        assert isinstance(answer, Ranged)
+        return answer
+
+
+def _operation(data: bytes) -> Ranged | Deleted | TxnAnswer | None:
+    for number, _, text in _fields(data):
+        if number == 1:
+            return Ranged.read(text)
+        if number == 3:
+            return Deleted.read(text)
+        if number == 4:
+            return TxnAnswer.read(text)
+    return None  # a put
+
+
+@dataclass(slots=True, eq=False)
+class LeaseAnswer:
+    """A lease granted, kept alive or looked at. `ttl` <= 0: it is gone."""
+
+    id: int = 0
+    ttl: int = 0
+    keys: list[bytes] = field(default_factory=list[bytes])
+
+    @classmethod
+    def read(cls, data: bytes) -> LeaseAnswer:
+        answer = cls()
+        for number, value, text in _fields(data):
+            if number == 2:
+                answer.id = value
+            elif number == 3:
+                answer.ttl = _signed(value)
+            elif number == 5:
+                answer.keys.append(text)
+        return answer
+
+
+def token_of(data: bytes) -> str:
+    """The token in an AuthenticateResponse."""
+    return next((text.decode() for number, _, text in _fields(data) if number == 2), "")
+
+
+@dataclass(slots=True, eq=False)
+class WatchAnswer:
+    """Events of one watch. `gone` has the keys that were deleted, as they were before if that was
+    asked for."""
+
+    watch: int = 0
+    revision: int = 0
+    created: bool = False
+    canceled: bool = False
+    reason: str = ""
+    events: int = 0
+    gone: list[KeyValue] = field(default_factory=list[KeyValue])
+
+    @classmethod
+    def read(cls, data: bytes) -> WatchAnswer:
+        answer = cls()
+        for number, value, text in _fields(data):
+            if number == 1:
+                answer.revision = _revision(text)
+            elif number == 2:
+                answer.watch = value
+            elif number == 3:
+                answer.created = bool(value)
+            elif number == 4:
+                answer.canceled = bool(value)
+            elif number == 6:
+                answer.reason = text.decode("utf-8", "replace")
+            elif number == 11:
+                answer.events += 1
+                answer._event(text)
+        return answer
+
+    def _event(self, data: bytes) -> None:
+        deleted, now, before = False, b"", b""
+        for number, value, text in _fields(data):
+            if number == 1:
+                deleted = value == 1
+            elif number == 2:
+                now = text
+            elif number == 3:
+                before = text
+        if deleted:
+            self.gone.append(KeyValue.read(before or now))

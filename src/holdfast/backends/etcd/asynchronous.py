@@ -1,0 +1,274 @@
+"""The asyncio port's transport: one connection to an endpoint carries all calls at once.
+
+Contract: `channel.Transport`. A call that is cancelled or runs out of time is reset on its stream
+and disturbs nobody else. If nothing at all was heard meanwhile, the connection is retired: it takes
+no new calls, and is closed when those under way have ended. A stream of many messages has a
+connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+
+from holdfast.backends.etcd.channel import Block, Endpoint
+from holdfast.backends.etcd.http2 import (
+    NO_ANSWER,
+    Event,
+    Failure,
+    Http2,
+    HttpError,
+    broken,
+    unreached,
+)
+from holdfast.ports import clock
+
+__all__ = ["AsyncTransport"]
+
+SILENCE = 0.1
+"""A connection that said nothing for so long while it owed an answer is retired."""
+
+
+class _Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self.http = Http2()
+        self.heard = clock.now()
+        self.retired = False
+        self.lost: Failure | None = None  # why it is gone
+        self._transport: asyncio.Transport | None = None
+        self._handlers: dict[int, deque[Event]] = {}
+        self._wakers: dict[int, asyncio.Future[None]] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = clock.now()
+        try:
+            for event in self.http.receive(data):
+                inbox = self._handlers.get(event.stream)
+                if inbox is not None:
+                    inbox.append(event)
+                    self.wake(event.stream)
+        except HttpError as error:
+            self.fail(broken(error))
+            return
+        self.flush()
+        if self.http.closing:
+            self.retire()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(broken(exc))
+
+    def fail(self, why: Failure) -> None:
+        self.lost = self.lost or why
+        self.retired = True
+        for number in list(self._handlers):
+            self._handlers[number].append(Event(number, None, self.lost))
+            self.wake(number)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def retire(self) -> None:
+        self.retired = True
+        if not self._handlers and self._transport is not None:
+            self._transport.close()
+
+    def flush(self) -> None:
+        if self.http.out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(bytes(self.http.out))
+            self.http.out.clear()
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def listen(self, number: int) -> deque[Event]:
+        inbox = self._handlers[number] = deque()
+        if self.lost is not None:
+            inbox.append(Event(number, None, self.lost))
+        return inbox
+
+    def hang_up(self, number: int) -> None:
+        self._handlers.pop(number, None)
+        self.http.cancel(number)  # does nothing if it has ended
+        self.flush()
+        if self.retired:
+            self.retire()
+
+    def wake(self, number: int) -> None:
+        waker = self._wakers.get(number)
+        if waker is not None and not waker.done():
+            waker.set_result(None)
+
+    async def pause(self, number: int, deadline: float) -> None:
+        """Until something comes for this stream, somebody wakes it, or the deadline."""
+        loop = asyncio.get_running_loop()
+        waker = self._wakers[number] = loop.create_future()
+        left = max(0.0, deadline - clock.now())
+        timer = loop.call_later(left, self.wake, number)
+        try:
+            await waker
+        finally:
+            timer.cancel()
+            self._wakers.pop(number, None)
+
+    async def exchange(self, calls: Sequence[Block], deadline: float) -> list[bytes | Failure]:
+        begun = clock.now()
+        numbers: list[int] = []
+        try:
+            for headers, message in calls:
+                number = self.http.begin(headers, message)
+                numbers.append(number)
+                self.listen(number)
+            self.flush()
+            return [await self._answer(number, begun, deadline) for number in numbers]
+        finally:
+            for number in numbers:
+                self.hang_up(number)
+
+    async def _answer(self, number: int, begun: float, deadline: float) -> bytes | Failure:
+        inbox = self._handlers[number]
+        answer: bytes | None = None
+        while True:
+            while inbox:
+                _, message, failure = inbox.popleft()
+                if message is not None:
+                    answer = message
+                elif failure is not None:
+                    return failure
+                elif answer is None:
+                    return Failure(NO_ANSWER, "an answer without a message")
+                else:
+                    return answer
+            now = clock.now()
+            if now >= deadline:
+                if self.heard <= begun and now - begun >= SILENCE:
+                    self.retired = True
+                return Failure(NO_ANSWER, "it did not answer in time")
+            await self.pause(number, deadline)
+
+
+class AsyncTransport:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+        self._links: dict[Endpoint, _Link] = {}
+        self._connecting: dict[Endpoint, asyncio.Task[_Link | Failure]] = {}
+        self._streams: set[_Link] = set()
+
+    async def exchange(
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+    ) -> list[bytes | Failure]:
+        link = self._links.get(endpoint)
+        if link is None or link.retired:
+            connected = await self._shared(endpoint, deadline)
+            if isinstance(connected, Failure):
+                return [connected] * len(calls)
+            link = connected
+        return await link.exchange(calls, deadline)
+
+    async def _shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
+        """The connection for all: one is made, however many ask for it; who is cancelled leaves it
+        to the others."""
+        task = self._connecting.get(endpoint)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._make_shared(endpoint, deadline))
+            self._connecting[endpoint] = task
+            task.add_done_callback(lambda _: self._connecting.pop(endpoint, None))
+        try:
+            async with asyncio.timeout(max(0.0, deadline - clock.now())):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            return unreached(str(endpoint), TimeoutError())
+        except asyncio.CancelledError:
+            # By close(), perhaps. At the end of a loop both are cancelled: then we, too, must end.
+            current = asyncio.current_task()
+            if task.cancelled() and not (current and current.cancelling()):
+                return Failure(NO_ANSWER, "the client was closed", applied=False)
+            raise
+
+    async def _make_shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
+        link = await self._connect(endpoint, deadline)
+        if not isinstance(link, Failure):
+            old = self._links.get(endpoint)
+            self._links[endpoint] = link
+            if old is not None:
+                old.retire()
+        return link
+
+    async def _connect(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - clock.now())):
+                _, link = await loop.create_connection(
+                    _Link,
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=self._tls,
+                    server_hostname=endpoint.host if self._tls else None,
+                )
+        except OSError as error:
+            return unreached(str(endpoint), error)
+        return link
+
+    async def stream(
+        self, endpoint: Endpoint, headers: bytes, deadline: float
+    ) -> AsyncStream | Failure:
+        link = await self._connect(endpoint, deadline)
+        if isinstance(link, Failure):
+            return link
+        self._streams.add(link)
+        return AsyncStream(link, headers, self._streams)
+
+    async def close(self) -> None:
+        for task in list(self._connecting.values()):
+            task.cancel()
+        for link in [*self._links.values(), *self._streams]:
+            link.fail(Failure(NO_ANSWER, "the client was closed"))
+        self._links.clear()
+        self._streams.clear()
+
+
+class AsyncStream:
+    def __init__(self, link: _Link, headers: bytes, owner: set[_Link]) -> None:
+        self._link = link
+        self._owner = owner
+        self._number = link.http.begin(headers, None)
+        self._inbox = link.listen(self._number)
+        link.flush()
+
+    @property
+    def heard(self) -> float:
+        return self._link.heard
+
+    def send(self, message: bytes) -> None:
+        self._link.http.send(self._number, message)
+        self._link.flush()
+
+    def ping(self) -> None:
+        self._link.http.ping()
+        self._link.flush()
+
+    def nudge(self) -> None:
+        self._link.wake(self._number)
+
+    async def receive(self, deadline: float) -> bytes | Failure | None:
+        if not self._inbox:
+            if self._link.http.closing:
+                return Failure(NO_ANSWER, "the server is going away")
+            await self._link.pause(self._number, deadline)
+        if not self._inbox:
+            return None
+        _, message, failure = self._inbox.popleft()
+        if message is not None:
+            return message
+        return failure or Failure(NO_ANSWER, "the stream has ended")
+
+    async def close(self) -> None:
+        self._owner.discard(self._link)
+        self._link.fail(Failure(NO_ANSWER, "the stream was closed"))

@@ -1,0 +1,280 @@
+"""The thread port's transport: sockets that block, each used by one thread at a time.
+
+Contract: `channel.Transport`. A connection in the middle of an exchange belongs to the thread that
+makes it; whatever interrupts it, a timeout or Ctrl-C, the connection is dropped and never used
+again. Idle connections are kept for the next. After a fork the child's backend is a new one with
+new connections; those inherited are only ever closed, which the parent does not notice.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from holdfast.backends.etcd.channel import Block, Endpoint
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError, broken, unreached
+from holdfast.ports import clock
+
+__all__ = ["BlockingTransport"]
+
+IDLE = 16
+"""So many connections to an endpoint are kept when nobody uses them."""
+
+FRESH = 0.2
+"""After so many seconds without use a connection is looked at before it is used again."""
+
+CHUNK = 65536
+
+# Looking up a host imports this codec when first used. A child that was forked while another thread
+# is inside an import waits for it for ever: so it is imported now.
+codecs.lookup("idna")
+
+
+class _Link:
+    """One connection."""
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
+        left = deadline - clock.now()
+        if left <= 0:
+            raise TimeoutError("no time was left to connect")
+        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
+        self.sock = sock
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self.sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
+        except BaseException:
+            sock.close()
+            raise
+        self.http = Http2()
+        self.used = clock.now()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "sock"):  # an interrupted exchange drops it without a word
+            self.sock.close()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be used once more."""
+        if self.http.closing:
+            return False
+        if clock.now() - self.used < FRESH:
+            return True
+        try:
+            self.sock.settimeout(0)
+            while data := self.sock.recv(CHUNK):
+                self.http.receive(data)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return not self.http.closing
+        except (OSError, HttpError):
+            return False
+        return False
+
+    def exchange(self, calls: Sequence[Block], deadline: float) -> list[bytes | Failure]:
+        http, sock = self.http, self.sock
+        numbers = [http.begin(headers, message) for headers, message in calls]
+        results: dict[int, bytes | Failure] = {}
+        waiting = set(numbers)
+        trouble = broken(None)
+        try:
+            while True:
+                left = deadline - clock.now()
+                if left <= 0:
+                    raise TimeoutError
+                sock.settimeout(left)
+                if http.out:
+                    sock.sendall(http.out)
+                    http.out.clear()
+                if not waiting:
+                    break
+                data = sock.recv(CHUNK)
+                if not data:
+                    raise ConnectionError("the connection was closed")
+                for number, message, failure in http.receive(data):
+                    if message is not None:
+                        results[number] = message
+                        continue
+                    waiting.discard(number)
+                    if failure is not None:
+                        results[number] = failure
+                    elif number not in results:
+                        results[number] = Failure(NO_ANSWER, "an answer without a message")
+        except TimeoutError:
+            trouble = Failure(NO_ANSWER, "it did not answer in time")
+        except (OSError, HttpError) as error:
+            trouble = broken(error)
+        self.used = clock.now()
+        if waiting:
+            for number in waiting:
+                results[number] = trouble
+            self.close()
+            http.closing = True
+        return [results[number] for number in numbers]
+
+
+class BlockingTransport:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+        self._idle: dict[Endpoint, list[_Link]] = {}
+        self._closed = False
+
+    async def exchange(
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+    ) -> list[bytes | Failure]:
+        idle = self._idle.get(endpoint)
+        if idle is None:
+            idle = self._idle.setdefault(endpoint, [])
+        link: _Link | None = None
+        while link is None:
+            try:
+                link = idle.pop()
+            except IndexError:
+                break
+            if not link.usable:
+                link.close()
+                link = None
+        if link is None:
+            connected = self._connect(endpoint, deadline)
+            if isinstance(connected, Failure):
+                return [connected] * len(calls)
+            link = connected
+        results = link.exchange(calls, deadline)
+        if link.http.closing:
+            link.close()
+            idle.clear()  # where one has failed the others are no better: nobody shall find out
+        elif len(idle) < IDLE and not self._closed:
+            idle.append(link)
+        else:
+            link.close()
+        return results
+
+    def _connect(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
+        try:
+            return _Link(endpoint, self._tls, deadline)
+        except OSError as error:
+            return unreached(str(endpoint), error)
+
+    async def stream(
+        self, endpoint: Endpoint, headers: bytes, deadline: float
+    ) -> BlockingStream | Failure:
+        link = self._connect(endpoint, deadline)
+        return link if isinstance(link, Failure) else BlockingStream(link, headers)
+
+    async def close(self) -> None:
+        self._closed = True
+        for idle in self._idle.values():
+            while idle:
+                try:
+                    idle.pop().close()
+                except IndexError:
+                    break
+
+
+class BlockingStream:
+    """All reading and writing is done by the thread that calls `receive` (a TLS connection bears
+    nothing else); the others leave what they have to say and nudge it."""
+
+    def __init__(self, link: _Link, headers: bytes) -> None:
+        self._link = link
+        self._sock = link.sock
+        self._http = link.http
+        self._number = self._http.begin(headers, None)
+        self._outbox: deque[bytes | None] = deque()  # None: a ping
+        self._inbox: deque[bytes | Failure] = deque()
+        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._mutex = threading.Lock()
+        self._open = True
+        self.heard = clock.now()
+        self._sock.setblocking(False)
+
+    def send(self, message: bytes) -> None:
+        self._outbox.append(message)
+        self.nudge()
+
+    def ping(self) -> None:
+        self._outbox.append(None)
+        self.nudge()
+
+    def nudge(self) -> None:
+        with self._mutex:
+            if self._open:
+                try:
+                    os.write(self._mouth, b"!")
+                except BlockingIOError:  # it has been nudged often enough
+                    pass
+
+    async def receive(self, deadline: float) -> bytes | Failure | None:
+        if self._inbox:
+            return self._inbox.popleft()
+        try:
+            nudged = self._move(deadline)
+            while not self._inbox and not nudged and clock.now() < deadline:
+                nudged = self._move(deadline)
+        except (OSError, HttpError) as error:
+            self._inbox.append(broken(error))
+        return self._inbox.popleft() if self._inbox else None
+
+    def _move(self, deadline: float) -> bool:
+        """Write what can be written, wait, read what can be read; True: it was nudged."""
+        http = self._http
+        while self._outbox:
+            message = self._outbox.popleft()
+            if message is None:
+                http.ping()
+            else:
+                http.send(self._number, message)
+        self._write()
+        left = max(0.0, deadline - clock.now())
+        # A TLS connection may have read more than it gave us.
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            left = 0.0
+        poll = select.poll()
+        poll.register(self._ear, select.POLLIN)
+        poll.register(self._sock, select.POLLIN | (select.POLLOUT if http.out else 0))
+        ready = {number for number, _ in poll.poll(left * 1000)}
+        if self._ear in ready:
+            os.read(self._ear, 4096)
+        self._read()
+        return self._ear in ready and not self._outbox
+
+    def _write(self) -> None:
+        out = self._http.out
+        while out:
+            try:
+                del out[: self._sock.send(out)]
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._sock.recv(CHUNK)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            if not data:
+                raise ConnectionError("the connection was closed")
+            self.heard = clock.now()
+            for _, message, failure in self._http.receive(data):
+                if message is not None:
+                    self._inbox.append(message)
+                else:
+                    self._inbox.append(failure or Failure(NO_ANSWER, "the stream has ended"))
+            if self._http.closing:
+                self._inbox.append(Failure(NO_ANSWER, "the server is going away"))
+
+    async def close(self) -> None:
+        with self._mutex:
+            if self._open:
+                self._open = False
+                os.close(self._ear)
+                os.close(self._mouth)
+        self._link.close()

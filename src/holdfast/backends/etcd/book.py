@@ -1,0 +1,106 @@
+"""The book: what a client knows of its claims, and what is done to one key at a time.
+
+Contract: an entry is made before anything is sent and stays until the store is known to have
+nothing of its claim. Partners: `taking.py` and `keeping.py`, which decide.
+"""
+
+from __future__ import annotations
+
+from holdfast.backends.etcd import line, wire
+from holdfast.backends.etcd.answers import Deleted, TxnAnswer
+from holdfast.backends.etcd.channel import NOT_FOUND, Channel
+from holdfast.backends.etcd.entry import Entry
+from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.keys import Keys, Values
+from holdfast.backends.etcd.reading import ask_again
+from holdfast.backends.etcd.sessions import Session, Sessions
+from holdfast.backends.local import Tombstones
+from holdfast.core.backend import Signals
+from holdfast.core.lease import valid_until
+from holdfast.core.port import Port
+from holdfast.types import Claim, Grant, TxnGuard
+
+__all__ = ["NOT_OURS", "TOO_LATE", "Book", "lease_gone"]
+
+NOT_OURS = "its key is gone from etcd: it expired, or somebody deleted or evicted it"
+TOO_LATE = "its time ran out before this was asked"
+REVOKED = "its etcd lease is gone: it expired, or somebody revoked it"
+
+
+class Book:
+    def __init__(self, port: Port, channel: Channel, keys: Keys, signals: Signals) -> None:
+        self.port = port
+        self.channel = channel
+        self.sessions = Sessions(channel, port, signals, self.forget)
+        self.keys = keys
+        self.values = Values()
+        self.entries: dict[str, Entry] = {}
+        self._graves = Tombstones()
+        """Owners that were withdrawn: what still comes from this process is stopped here, what is
+        on its way by a tombstone in the store."""
+
+    def entry(self, claim: Claim) -> Entry:
+        entry = self.entries.get(claim.owner)
+        if entry is None:
+            name = self.keys.line(claim.name)
+            entry = Entry(claim, name, *self.keys.claim(claim, name), self.port.event())
+            self.entries[claim.owner] = entry
+        return entry
+
+    def bury(self, claim: Claim) -> None:
+        now = self.port.now()
+        with self.port.mutex():
+            self._graves.forget(now)
+            self._graves.bury(claim.owner, now + claim.ttl)
+
+    def buried(self, claim: Claim) -> bool:
+        if not self._graves.graves:  # the usual case
+            return False
+        with self.port.mutex():
+            return self._graves.cover(claim.owner, self.port.now())
+
+    def forget(self, entry: Entry) -> None:
+        self.sessions.leave(entry)
+        if self.entries.get(entry.claim.owner) is entry:
+            self.entries.pop(entry.claim.owner, None)
+
+    def grant(self, entry: Entry, session: Session, sent: float) -> Grant:
+        claim = entry.claim
+        until = min(valid_until(sent, claim.ttl), session.until)
+        entry.since, entry.until = sent, until
+        entry.held = True
+        entry.blocker = None
+        return Grant(claim, until, entry.revision, token=TxnGuard(entry.key, entry.revision))
+
+    async def look(self, entry: Entry, deadline: float) -> line.Ahead | Failure | None:
+        """What is before our key; None: it is not there."""
+        (result,) = await ask_again(self.channel, self.port, deadline, (wire.TXN, line.look(entry)))
+        if isinstance(result, Failure):
+            return result
+        answer = TxnAnswer.read(result)
+        return line.ahead(entry, answer, 0) if answer.succeeded else None
+
+    async def delete(self, entry: Entry, tombstone: bool, deadline: float) -> int | Failure:
+        """Our key, if it is there (1) or not (0). If a request may still be on its way that would
+        put it again, a tombstone in the same step."""
+        session = entry.session
+        if session is None:
+            return 0
+        if tombstone and entry.pending and self.sessions.alive(session):
+            self.sessions.taint(session)
+            request = wire.txn(
+                [], [wire.op_delete(entry.key), wire.op_put(entry.tomb, b"", session.id)], []
+            )
+            (result,) = await self.channel.ask(deadline, (wire.TXN, request))
+            if not isinstance(result, Failure):
+                deleted = TxnAnswer.read(result).answers[0]
+                return deleted.count if isinstance(deleted, Deleted) else 0
+            if not lease_gone(result):
+                return result
+            self.sessions.end(session, REVOKED)
+        (result,) = await self.channel.ask(deadline, (wire.DELETE, wire.delete(entry.key)))
+        return result if isinstance(result, Failure) else Deleted.read(result).count
+
+
+def lease_gone(failure: Failure) -> bool:
+    return failure.code == NOT_FOUND and "lease" in failure.text

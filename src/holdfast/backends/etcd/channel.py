@@ -1,0 +1,277 @@
+"""Calls to a cluster: which endpoint, with which credentials, and what a failure means.
+
+Contract: `ask` sends requests to one endpoint at the same time and returns, for each, the answer or
+a `Failure`; it does not raise for anything the network or the store does. It goes to the next
+endpoint when one cannot be reached, has no leader or stays silent. A request is sent a second time
+only if the first surely had no effect: everything else is for the caller to repeat, who knows what
+is idempotent. Partners: `blocking.py` and `asynchronous.py`, which move the bytes and decide
+nothing.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.backends.etcd import answers, hpack, wire
+from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
+from holdfast.core.port import Port
+from holdfast.errors import Misconfigured, Unavailable
+
+__all__ = ["Channel", "Endpoint", "Request", "Site", "Stream", "Transport", "refusal"]
+
+Request = tuple[str, bytes]
+Block = tuple[bytes, bytes]
+
+# Codes of gRPC.
+DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 4, 5, 7, 8
+INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = (
+    3,
+    9,
+    12,
+    14,
+    16,
+)
+REFUSALS = (INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION,
+            UNIMPLEMENTED, UNAUTHENTICATED)  # fmt: skip
+"""etcd says these before it does anything."""
+
+SHORTEST_TRY = 1.0
+"""Where there are several endpoints, one that is silent is given half of the time there is, and at
+least so many seconds."""
+
+
+@dataclass(slots=True, frozen=True)
+class Endpoint:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, frozen=True)
+class Site:
+    """Where the store is and how one gets in."""
+
+    endpoints: tuple[Endpoint, ...]
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+class Stream(Protocol):
+    """A call in which both sides say something again and again."""
+
+    def send(self, message: bytes) -> None:
+        """Soon. From any thread; never waits."""
+
+    async def receive(self, deadline: float) -> bytes | Failure | None:
+        """The next message, the end, or None: nothing until the deadline, or it was nudged."""
+        ...
+
+    def ping(self) -> None:
+        """Have the other side show that it lives: `heard` then changes."""
+
+    @property
+    def heard(self) -> float:
+        """When anything was last heard."""
+        ...
+
+    def nudge(self) -> None:
+        """Have `receive` return."""
+
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Moves bytes: one for each port."""
+
+    async def exchange(
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+    ) -> list[bytes | Failure]:
+        """Begin all these calls on one connection; their answers, in the same order."""
+        ...
+
+    async def stream(self, endpoint: Endpoint, headers: bytes, deadline: float) -> Stream | Failure:
+        """Begin a call of many messages, on a connection of its own."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Channel:
+    def __init__(self, site: Site, transport: Transport, port: Port) -> None:
+        self._site = site
+        self._transport = transport
+        self._port = port
+        self._turn = 0  # which endpoint is asked
+        self._token = b""
+        self._blocks: dict[str, bytes] = {}
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        endpoints = self._site.endpoints
+        return endpoints[self._turn % len(endpoints)]
+
+    def _headers(self, method: str) -> bytes:
+        """The header block of a method: made once for each token."""
+        block = self._blocks.get(method)
+        if block is None:
+            headers = [
+                (b":method", b"POST"),
+                (b":scheme", b"https" if self._site.tls else b"http"),
+                (b":path", method.encode()),
+                (b":authority", str(self._site.endpoints[0]).encode()),
+                (b"te", b"trailers"),
+                (b"content-type", b"application/grpc"),
+                (b"hasleader", b"true"),  # a member that has lost its leader is to say so at once
+            ]
+            if self._token:
+                headers.append((b"token", self._token))
+            block = self._blocks[method] = hpack.encode(headers)
+        return block
+
+    async def ask(self, deadline: float, *requests: Request) -> list[bytes | Failure]:
+        if self._site.user and not self._token:
+            failure = await self._log_in(deadline)
+            if failure is not None:
+                return [failure] * len(requests)
+        again = 1 if self._site.user else 0
+        left = len(self._site.endpoints)
+        while True:
+            turn, token = self._turn, self._token
+            calls = [(self._headers(method), message) for method, message in requests]
+            results = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
+            failure = next((one for one in results if isinstance(one, Failure)), None)
+            if failure is None:
+                return results
+            if not _trouble(failure):
+                if again and _stale(failure) and all(map(_without_effect, results)):
+                    again -= 1
+                    # Somebody else may have logged in meanwhile: it costs etcd a tenth of a second.
+                    failure = await self._log_in(deadline) if self._token == token else None
+                    if failure is None:
+                        continue
+                    return [failure] * len(requests)
+                return [_judged(one) for one in results]
+            self._move_on(turn)
+            left -= 1
+            if left <= 0 or self._port.now() >= deadline:
+                return [_judged(one) for one in results]
+            if not all(map(_without_effect, results)):
+                return [_judged(one) for one in results]
+
+    async def open(self, method: str, deadline: float) -> Stream | Failure:
+        """A stream to the first endpoint that can be reached."""
+        if self._site.user and not self._token:
+            failure = await self._log_in(deadline)
+            if failure is not None:
+                return failure
+        result: Stream | Failure = Failure(NO_ANSWER, "no time was left", applied=False)
+        for _ in self._site.endpoints:
+            turn = self._turn
+            result = await self._transport.stream(
+                self._endpoint, self._headers(method), self._limit(deadline)
+            )
+            if not isinstance(result, Failure):
+                return result
+            self._move_on(turn)
+        return result
+
+    def move_on(self) -> None:
+        """The endpoint in use is not to be trusted: the next one, please."""
+        self._move_on(self._turn)
+
+    def forget_token(self) -> None:
+        """It was refused: log in again before the next call."""
+        self._token = b""
+        self._blocks.clear()
+
+    def _move_on(self, turn: int) -> None:
+        if self._turn == turn:  # else somebody did it already
+            self._turn += 1
+
+    def _limit(self, deadline: float) -> float:
+        if len(self._site.endpoints) == 1:
+            return deadline
+        now = self._port.now()
+        return min(deadline, now + max(SHORTEST_TRY, (deadline - now) / 2))
+
+    async def _log_in(self, deadline: float) -> Failure | None:
+        self.forget_token()
+        message = wire.authenticate(self._site.user, self._site.password)
+        failure = Failure(NO_ANSWER, "no time was left", applied=False)
+        for _ in self._site.endpoints:
+            turn = self._turn
+            calls = [(self._headers(wire.AUTHENTICATE), message)]
+            (result,) = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
+            if isinstance(result, bytes):
+                self._token = answers.token_of(result).encode()
+                self._blocks.clear()
+                return None
+            failure = result
+            if not _trouble(result):
+                break
+            self._move_on(turn)
+        # Whatever was to be asked was not asked.
+        return Failure(failure.code, failure.text, applied=False)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+def _trouble(failure: Failure) -> bool:
+    """Whether another endpoint might do better."""
+    return failure.code in (NO_ANSWER, UNAVAILABLE, DEADLINE_EXCEEDED)
+
+
+def _without_effect(result: bytes | Failure) -> bool:
+    return isinstance(result, Failure) and _refused(result)
+
+
+def _refused(failure: Failure) -> bool:
+    """Whether nothing was done, surely: etcd is known to refuse before it does anything."""
+    if failure.applied is not None or failure.code in REFUSALS:
+        return not failure.applied
+    return failure.code == UNAVAILABLE and "no leader" in failure.text
+
+
+def _judged(result: bytes | Failure) -> bytes | Failure:
+    if isinstance(result, bytes) or not _refused(result):
+        return result
+    return Failure(result.code, result.text, applied=False)
+
+
+def _stale(failure: Failure) -> bool:
+    """The token is over, or somebody changed users and roles since it was made."""
+    signs = ("auth store is old", "user name is empty")
+    return failure.code == UNAUTHENTICATED or any(sign in failure.text for sign in signs)
+
+
+def refusal(failure: Failure) -> Unavailable | Misconfigured:
+    """The error of a request that surely was not applied."""
+    text = failure.text.removeprefix("etcdserver: ")
+    if failure.code == NO_TRUST:
+        return Misconfigured(
+            f"no trust between us and etcd: {text}. Check the options ca, cert and key, the name "
+            "in the server's certificate, and that both are in date"
+        )
+    if failure.code == PERMISSION_DENIED:
+        return Misconfigured(
+            f"etcd refuses it: {text}. The user's role must have readwrite on the key prefix of "
+            "the locks (docs/backends/etcd.md has an example)"
+        )
+    if failure.code == UNAUTHENTICATED or (
+        failure.code in (INVALID_ARGUMENT, FAILED_PRECONDITION)
+        and ("auth" in text or "user name" in text)
+    ):
+        return Misconfigured(f"etcd does not let us in: {text}. Check the user and the password")
+    if failure.code == RESOURCE_EXHAUSTED:
+        return Unavailable(
+            f"etcd refuses to write: {text}. If it is out of space, compact, defragment and "
+            "disarm its alarm"
+        )
+    return Unavailable(f"etcd cannot be asked: {text}")

@@ -1,0 +1,210 @@
+"""The hub: all watches of a client on one stream, which is resumed when it breaks.
+
+Contract: `watch` never waits and loses nothing: it begins at a revision that its caller has seen
+the store at, and goes on from the last one heard of, on another endpoint if it must. Whoever
+cannot be served (etcd has forgotten that revision, nobody can be reached) is called with None: look
+for yourself. A stream that is silent is asked for a sign of life, and replaced if none comes.
+One loop in the background serves it, while there is anything to watch and a little longer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+
+from holdfast.backends.etcd import wire
+from holdfast.backends.etcd.answers import KeyValue, WatchAnswer
+from holdfast.backends.etcd.channel import Channel, Stream
+from holdfast.backends.etcd.http2 import Failure
+from holdfast.core.backoff import pause
+from holdfast.core.port import Port, Task
+
+__all__ = ["Hub", "Watch"]
+
+log = logging.getLogger("holdfast")
+
+CONNECT = 2.0
+QUIET = 10.0
+"""After so many silent seconds a sign of life is asked for. etcd takes more than one in five
+seconds for an attack."""
+SIGN = 5.0
+"""And must come within so many."""
+LINGER = 10.0
+"""How long the stream is kept when there is nothing to watch."""
+
+Call = Callable[[list[KeyValue] | None], None]
+"""Called with what was deleted; None: look for yourself."""
+
+
+class Watch:
+    __slots__ = ("before", "call", "end", "key", "number", "puts", "since")
+
+    def __init__(
+        self, number: int, key: bytes, end: bytes, since: int, call: Call, puts: bool, before: bool
+    ) -> None:
+        self.number = number
+        self.key = key
+        self.end = end
+        self.since = since
+        self.call = call
+        self.puts = puts
+        self.before = before
+
+    def request(self) -> bytes:
+        return wire.watch_create(
+            self.number, self.key, self.end, self.since, self.puts, self.before
+        )
+
+
+class Hub:
+    def __init__(self, channel: Channel, port: Port) -> None:
+        self._channel = channel
+        self._port = port
+        self._numbers = itertools.count(1)
+        self._watches: dict[int, Watch] = {}
+        self._stream: Stream | None = None
+        self._task: Task | None = None  # the loop, as long as it will look at what is added
+        self._closed = False
+        self._suspect = False
+
+    def watch(
+        self,
+        key: bytes,
+        since: int,
+        call: Call,
+        *,
+        end: bytes = b"",
+        puts: bool = False,
+        before: bool = False,
+    ) -> Watch:
+        watch = Watch(next(self._numbers), key, end, since, call, puts, before)
+        with self._port.mutex():
+            self._watches[watch.number] = watch
+            if self._stream is not None:
+                self._stream.send(watch.request())
+            if (self._task is None or not self._task.alive) and not self._closed:
+                self._task = self._port.task(self._run, _farewell, "holdfast-etcd-watch")
+                try:
+                    self._task.start()
+                except RuntimeError:  # the interpreter is exiting
+                    self._task = None
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """Never waits: called whatever happened."""
+        with self._port.mutex():
+            if self._watches.pop(watch.number, None) is not None and self._stream is not None:
+                self._stream.send(wire.watch_cancel(watch.number))
+
+    def suspect(self) -> None:
+        """Somebody got no answer: the stream may be as dead as that connection."""
+        with self._port.mutex():
+            if self._stream is not None:
+                self._suspect = True
+                self._stream.nudge()
+
+    async def close(self, deadline: float) -> None:
+        self._closed = True
+        with self._port.mutex():
+            if self._stream is not None:
+                self._stream.nudge()
+        task = self._task
+        if task is not None:
+            await task.join(deadline)
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._done():
+                stream = await self._channel.open(wire.WATCH, self._port.now() + CONNECT)
+                if isinstance(stream, Failure):
+                    failures += 1
+                    self._call_all()
+                    await self._port.sleep(pause(failures, self._port.random(), 10.0))
+                    continue
+                useful = False
+                try:
+                    useful = await self._serve(stream)
+                except ValueError:
+                    log.exception("etcd said something on its watch stream that is no message")
+                finally:
+                    with self._port.mutex():
+                        self._stream = None
+                    await stream.close()
+                failures = 0 if useful else failures + 1
+                if not useful:
+                    self._channel.move_on()
+                    await self._port.sleep(pause(failures, self._port.random(), 10.0))
+        except BaseException:
+            self._task = None
+            raise
+
+    def _done(self) -> bool:
+        """Nothing to watch: who comes now starts another loop."""
+        with self._port.mutex():
+            if self._closed or not self._watches:
+                self._task = None
+                return True
+            return False
+
+    def _call_all(self) -> None:
+        for watch in list(self._watches.values()):
+            watch.call(None)
+
+    async def _serve(self, stream: Stream) -> bool:
+        """Until the stream ends; False: it was of no use."""
+        port = self._port
+        with port.mutex():
+            self._suspect = False
+            self._stream = stream
+            for watch in self._watches.values():
+                stream.send(watch.request())
+        useful = False
+        asked = 0.0  # when a sign of life was asked for
+        idle_since = port.now()
+        while not self._closed and not self._suspect:
+            now = port.now()
+            limit = asked + SIGN if asked else max(stream.heard, asked) + QUIET
+            if self._watches:
+                idle_since = now
+            else:
+                limit = min(limit, idle_since + LINGER)
+            message = await stream.receive(max(limit, now + 0.01))
+            if isinstance(message, bytes):
+                useful = True
+                self._dispatch(WatchAnswer.read(message))
+                continue
+            if isinstance(message, Failure):
+                return useful
+            now = port.now()
+            if not self._watches and now >= idle_since + LINGER:
+                return True
+            if asked and stream.heard >= asked:
+                asked = 0.0
+            elif asked and now >= asked + SIGN:
+                return useful
+            if not asked and now >= stream.heard + QUIET:
+                stream.ping()
+                asked = now
+        return useful or self._closed
+
+    def _dispatch(self, answer: WatchAnswer) -> None:
+        watch = self._watches.get(answer.watch)
+        if answer.canceled:
+            if "auth" in answer.reason or "token" in answer.reason:
+                self._channel.forget_token()
+                self._suspect = True
+            if watch is not None:
+                watch.call(None)
+            return
+        if watch is None or not answer.events:
+            return
+        watch.since = answer.revision + 1
+        watch.call(answer.gone)
+
+
+async def _farewell() -> None:
+    """Nothing is owed: watches end with their connection."""

@@ -1,0 +1,127 @@
+"""Keeping locks: one keep-alive and one list of keys for each session, however many claims it has.
+
+Contract: `renew` of `core/backend.py`. The keep-alive extends the lease; the list shows whose key
+was deleted by hand, or evicted, although the lease lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.etcd import wire
+from holdfast.backends.etcd.answers import LeaseAnswer, Ranged
+from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
+from holdfast.backends.etcd.channel import Request
+from holdfast.backends.etcd.entry import Entry
+from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.reading import ask_again
+from holdfast.backends.etcd.sessions import Session
+from holdfast.core.lease import valid_until
+from holdfast.types import Grant, Lost, Renewed, Unknown
+
+__all__ = ["renew"]
+
+CROWD, FRESH = 8, 1 / 4
+"""So many claims or more, taken at different times, are due in parts: those that come when less
+than this part of the ttl has passed since the last keep-alive live by that one."""
+
+
+async def renew(
+    book: Book, grants: Sequence[Grant], deadline: float
+) -> Sequence[Renewed | Lost | Unknown]:
+    """One keep-alive and one list of keys for each session, however many claims it has."""
+    port = book.port
+    sent = port.now()
+    sessions: dict[int, Session] = {}
+    for grant in grants:
+        entry = book.entries.get(grant.claim.owner)
+        if entry is not None and entry.held and entry.session is not None:
+            sessions[entry.session.id] = entry.session
+    kept: dict[int, bool | None] = {}
+    alive: list[Session] = []
+    for session in sessions.values():
+        if len(grants) >= CROWD and sent - session.sent < session.ttl * FRESH:
+            kept[session.id] = True  # by those of the crowd that came just before
+        elif book.sessions.alive(session):
+            alive.append(session)
+    requests: list[Request] = []
+    for session in alive:
+        requests.append((wire.KEEP_ALIVE, wire.lease_id(session.id)))
+        requests.append((wire.TIME_TO_LIVE, wire.time_to_live(session.id, True)))
+    results = await ask_again(book.channel, port, deadline, *requests) if requests else []
+    keys: dict[int, set[bytes]] = {}
+    for session, beat, listed in zip(alive, results[::2], results[1::2], strict=True):
+        kept[session.id] = book.sessions.kept(session, sent, beat)
+        if not isinstance(listed, Failure):
+            keys[session.id] = set(LeaseAnswer.read(listed).keys)
+    reason = next((one.text for one in results if isinstance(one, Failure)), "")
+    for session in alive:
+        if session.id in keys:
+            await _look_for_others(book, session, keys[session.id], grants, sent, deadline)
+    return [await _renewed(book, grant, sent, kept, keys, reason, deadline) for grant in grants]
+
+
+async def _look_for_others(
+    book: Book,
+    session: Session,
+    keys: set[bytes],
+    grants: Sequence[Grant],
+    sent: float,
+    deadline: float,
+) -> None:
+    """The list also shows whose key is gone of those that are not due now, and that may find the
+    session fresh whenever they are."""
+    due = {grant.claim.owner for grant in grants}
+    missing = [
+        entry
+        for owner, entry in list(session.entries.items())
+        if entry.held and entry.since < sent and owner not in due and entry.key not in keys
+    ]
+    for entry in missing:
+        if await _is_gone(book, entry, deadline) is True:
+            book.sessions.lose(entry, NOT_OURS)
+
+
+async def _is_gone(book: Book, entry: Entry, deadline: float) -> bool | Failure:
+    """Another member than the one that granted may have made the list: ask for the truth."""
+    (result,) = await ask_again(
+        book.channel, book.port, deadline, (wire.RANGE, wire.get(entry.key, keys_only=True))
+    )
+    return result if isinstance(result, Failure) else not Ranged.read(result).kvs
+
+
+async def _renewed(
+    book: Book,
+    grant: Grant,
+    sent: float,
+    kept: dict[int, bool | None],
+    keys: dict[int, set[bytes]],
+    reason: str,
+    deadline: float,
+) -> Renewed | Lost | Unknown:
+    entry = book.entries.get(grant.claim.owner)
+    if entry is None or not entry.held or entry.session is None:
+        return Lost(NOT_OURS)
+    session = entry.session
+    if session.dead:
+        book.forget(entry)
+        return Lost(session.dead)
+    if sent >= entry.until:
+        # Its session lives on, and so does its key unless we delete it.
+        deleted = await book.delete(entry, False, deadline)
+        if isinstance(deleted, Failure):
+            return Unknown(deleted.text)
+        book.forget(entry)
+        return Lost(TOO_LATE)
+    if kept.get(session.id) is None:
+        return Unknown(reason)
+    if session.id in keys and entry.key not in keys[session.id]:
+        gone = await _is_gone(book, entry, deadline)
+        if isinstance(gone, Failure):
+            return Unknown(gone.text)
+        if gone:
+            book.forget(entry)
+            return Lost(NOT_OURS)
+    until = min(valid_until(sent, grant.claim.ttl), session.until)
+    entry.until = max(entry.until, until)
+    return Renewed(until)
