@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,13 @@ class Client:
         self._label = values["label"]
         checked_metadata({"label": self._label})
         self._make_port = port
-        self._make_backend: Callable[[], Backend] = partial(factory.from_url, self._url)
+        # The backend sees its own options, wherever they were given.
+        ours = {option.name for option in CLIENT_OPTIONS}
+        given = {**self._url.query, **{name: str(value) for name, value in options.items()}}
+        query = {name: text for name, text in given.items() if name not in ours}
+        self._make_backend: Callable[[], Backend] = partial(
+            factory.from_url, replace(self._url, query=query)
+        )
         self._current = self._make_engine()
 
     def _make_engine(self) -> Engine:

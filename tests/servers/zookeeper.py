@@ -23,7 +23,8 @@ _JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto
 
 
 class ZooKeeperServer(Process):
-    """One server; alone unless it is made by `ZooKeeperEnsemble`. `tick` is in milliseconds."""
+    """One server; alone unless it is made by `ZooKeeperEnsemble`. `tick` is in milliseconds,
+    `settings` go to its configuration, `properties` to its JVM."""
 
     kind = "zookeeper"
     families = ("java", "zookeeper")
@@ -38,8 +39,10 @@ class ZooKeeperServer(Process):
         sync_limit: int = 10,
         durable: bool = False,
         settings: dict[str, str] | None = None,
+        properties: dict[str, str] | None = None,
     ) -> None:
         super().__init__(home, name)
+        self._properties = {"znode.container.checkIntervalMs": "500", **(properties or {})}
         self.quorum_port = self.home.reserve_port()
         self.election_port = self.home.reserve_port()
         self.members: Sequence[ZooKeeperServer] = [self]
@@ -63,7 +66,9 @@ class ZooKeeperServer(Process):
 
     def command(self) -> list[str]:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return [need("java"), *_JVM, "-cp", _CLASS_PATH, main, str(self.directory / "zoo.cfg")]
+        properties = [f"-D{key}={value}" for key, value in self._properties.items()]
+        config = str(self.directory / "zoo.cfg")
+        return [need("java"), *_JVM, *properties, "-cp", _CLASS_PATH, main, config]
 
     def configure(self) -> None:
         settings = {

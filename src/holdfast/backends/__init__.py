@@ -29,6 +29,7 @@ class Entry:
 _registry: dict[str, Entry] = {
     "memory": Entry("holdfast.backends.memory:MemoryBackend", None),
     "sqlite": Entry("holdfast.backends.sqlite:SqliteBackend", None),
+    "zk": Entry("holdfast.backends.zookeeper:ZooKeeperBackend", "zookeeper"),
 }
 
 

@@ -1,0 +1,249 @@
+"""The sessions of a client, one for each distinct ttl, and the sitter, who ends what is over.
+
+Contract: `session` gives one that is connected, or raises `Unavailable` while nothing has been
+sent. The sitter is one task of the port. It deletes the node of every claim whose time has run out
+and that nobody renewed or waited for (a fixed lease must not live on with its session; a keeper may
+have died), makes the contacts that leases longer than their session need, condemns sessions whose
+deadline has passed, and closes those that nobody has used for a while.
+
+The session's timeout is one and a half times the ttl, so that a lease lasts its whole ttl from a
+contact on. Servers limit it (by default to 4 to 40 s): a longer lease is kept by contacts.
+Partner: `session.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from kazoo.protocol.serialization import Sync
+
+from holdfast.backends.zookeeper.session import Record, Session
+from holdfast.backends.zookeeper.wire import Place
+from holdfast.core.backend import Signals
+from holdfast.core.backoff import pause
+from holdfast.core.port import Port, Task
+from holdfast.errors import Misconfigured, Unavailable
+
+__all__ = ["Pool"]
+
+log = logging.getLogger("holdfast")
+
+LONGEST_SESSION = 3600.0
+IDLE = 60.0
+"""Seconds after which a session without claims is closed."""
+
+FAREWELL = 1.0
+"""Seconds that closing waits for the servers to confirm the end of the sessions."""
+
+ENDED = "the session had no answer from the leader for too long, and was given up"
+
+
+class Pool:
+    def __init__(
+        self,
+        port: Port,
+        signals: Signals,
+        place: Place,
+        where: str,
+        expire: Callable[[Record, float], Awaitable[bool]],
+    ) -> None:
+        self._port = port
+        self._signals = signals
+        self._place = place
+        self._where = where
+        self._expire = expire
+        self._current: dict[int, Session] = {}
+        self._ending: list[Session] = []  # condemned, and not known to be gone
+        self._wake = port.event()
+        self._looks_at = math.inf
+        self._task: Task | None = None
+        self._failures = 0
+        self.closed = False
+
+    def key_of(self, ttl: float) -> int:
+        return math.ceil(min(1.5 * ttl, LONGEST_SESSION) * 1000)
+
+    def ready(self, ttl: float) -> Session | None:
+        """The session for this ttl if it can be used at once."""
+        session = self._current.get(self.key_of(ttl))
+        if session is not None and session.wire.up and session.usable:
+            return session
+        return None
+
+    def any(self) -> Session | None:
+        for session in list(self._current.values()):
+            if session.wire.up and session.usable:
+                return session
+        return None
+
+    async def session(self, ttl: float, deadline: float) -> Session:
+        key = self.key_of(ttl)
+        while True:
+            session = self._open(key)
+            if await session.connected(deadline):
+                if session.round_trip > ttl:
+                    session.condemn("it is too slow for its ttl")  # the next one may be faster
+                    raise Unavailable(
+                        f"reaching {self._where} takes {session.round_trip:.3f} s: a ttl of "
+                        f"{ttl:g} s is too short for this store; use a longer one"
+                    )
+                return session
+            if session.over and "credentials" in session.over:
+                raise Misconfigured(f"{self._where}: {session.over}; see the user in the URL")
+            if self._port.now() >= deadline or self.closed:
+                raise Unavailable(f"{self._where} could not be reached, or did not answer in time")
+
+    def _open(self, key: int) -> Session:
+        with self._port.mutex():
+            session = self._current.get(key)
+            if session is not None and session.usable:
+                return session
+            if session is not None:
+                self._retire(session)
+            if self.closed:
+                raise Unavailable("the client was closed")
+            session = Session(self._port, self._signals, self._place, key)
+            try:
+                session.wire.start()
+                self._current[key] = session
+            except BaseException:
+                session.wire.quit()
+                raise
+        self.expect(self._port.now() + IDLE)
+        return session
+
+    def _retire(self, session: Session) -> None:
+        self._current.pop(session.key, None)
+        if not session.gone and session not in self._ending:
+            self._ending.append(session)
+
+    # -- the sitter -------------------------------------------------------------------------------
+
+    def expect(self, moment: float) -> None:
+        """Something will be due then: look no later."""
+        if moment < self._looks_at:
+            self._looks_at = moment
+            self._wake.set()
+            task = self._task
+            if (task is None or not task.alive) and not self.closed:
+                self._start()
+
+    def _start(self) -> None:
+        with self._port.mutex():
+            if self._task is None or not self._task.alive:
+                try:
+                    self._task = self._port.task(self._sit, self._no_farewell, "holdfast-sitter")
+                    self._task.start()
+                except RuntimeError:  # the interpreter is exiting
+                    log.warning("no sitter can be started: what runs out ends with its session")
+
+    async def _no_farewell(self) -> None:
+        """The keeper withdraws what there is."""
+
+    async def _sit(self) -> None:
+        try:
+            while not self.closed:
+                try:
+                    due = await self._look(self._port.now())
+                except Exception:
+                    log.exception("the sitter met an unexpected error and goes on")
+                    due = self._port.now() + 1.0
+                self._looks_at = due
+                if due == math.inf:
+                    await self._wake.wait(None)
+                else:
+                    # A suspended host's timers are late: no further than a keeper's tick apart.
+                    while not self._wake.is_set() and (now := self._port.now()) < self._looks_at:
+                        await self._wake.wait(min(self._looks_at, now + 1.0))
+                self._wake.clear()
+        finally:
+            self._looks_at = math.inf
+
+    async def _look(self, now: float) -> float:
+        """Do what is due; when to look again."""
+        due = math.inf
+        over: list[Record] = []
+        for session in [*self._current.values(), *self._ending]:
+            due = min(due, self._look_at(session, now, over))
+        failed = 0
+        for record in over:
+            if not await self._expire(record, self._port.now() + 1.0):
+                failed += 1
+                if failed == 3:
+                    break
+        self._failures = self._failures + 1 if failed else 0
+        if failed:
+            due = min(due, now + pause(self._failures, self._port.random(), math.inf))
+        return due
+
+    def _look_at(self, session: Session, now: float, over: list[Record]) -> float:
+        records = list(session.records.values())
+        if not session.usable:
+            self._retire(session)
+            if session.gone:
+                self._ending.remove(session)
+                return math.inf
+            over += [record for record in records if now >= record.term and not record.attended]
+            return min(session.gone_at, now + 1.0)
+        if not records:
+            if now < session.idle_since + IDLE:
+                return session.idle_since + IDLE
+            if not session.records:
+                session.condemned = True
+                session.wire.leave()
+                self._retire(session)
+            return now + 1.0
+        session.idle_since = now
+        due = now + IDLE
+        held = [record for record in records if record.held]
+        if held:
+            if now >= session.deadline:
+                session.condemn(ENDED)
+                self._retire(session)
+                return now
+            due = min(due, session.deadline)
+            if any(session.certain_until(record) < math.inf for record in held):
+                due = min(due, self._make_contact(session, now))
+        for record in records:
+            if record.attended:
+                continue
+            if now >= record.term:
+                over.append(record)
+            else:
+                due = min(due, record.term)
+        return due
+
+    def _make_contact(self, session: Session, now: float) -> float:
+        """For leases that last longer than the session vouches for: a contact every third of the
+        timeout, and again soon if it is not answered."""
+        third = session.timeout / 3
+        if now < session.contact + third:
+            return session.contact + third
+        if not session.doubtful:
+            session.doubt()
+        if session.wire.up and now >= session.asked + third / 4:
+            session.asked = now
+            session.wire.send((Sync("/"), session.contact_at(now)))
+        return now + third / 4
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self.closed = True
+        self._wake.set()
+        sessions = [*self._current.values(), *self._ending]
+        self._current.clear()
+        self._ending.clear()
+        for session in sessions:
+            session.condemned = True
+            session.wire.leave()
+            for record in list(session.records.values()):
+                record.nudge()
+        deadline = self._port.now() + FAREWELL
+        for session in sessions:
+            await session.ended_event.wait(deadline)
+            session.wire.quit()
+        if self._task is not None:
+            await self._task.join(deadline)

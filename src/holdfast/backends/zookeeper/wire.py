@@ -1,0 +1,310 @@
+"""One kazoo client: one connection thread, one session and no second one. All we know of kazoo.
+
+Contract: `send` puts requests on the session in order, from any thread, and never waits; ZooKeeper
+answers them in order, so who waits for the last of several has the others too. An answer is set in
+the connection thread itself: no completion thread, no future in an executor. What happens to the
+session is told to a `Listener`, in the connection thread, which it must not keep.
+
+Hazards, each met in kazoo 2.10 to 2.11:
+- After an expiry the same client begins another session. Ours ends: nodes of two sessions would
+  look like one claim.
+- The timeout that the server granted is known inside `_connect` only.
+- An error code that kazoo has no class for kills its thread; so does nothing else we send.
+- `KazooClient._call` swallows a KeyboardInterrupt; requests are put on its queue here instead.
+- It logs requests at DEBUG, passwords among them: such records end here (law 9).
+- Its select makes an epoll set for every call.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as jute
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import ACL
+
+from holdfast.core.port import Event
+from holdfast.ports import clock
+
+__all__ = [
+    "Close",
+    "CreateContainer",
+    "GetEphemerals",
+    "Listener",
+    "Place",
+    "QuotaExceeded",
+    "Reply",
+    "Throttled",
+    "Wire",
+]
+
+CONNECT_PATIENCE = 3.0
+"""Seconds for one host to accept a connection, before the next is tried."""
+
+SLOWEST_RETRY = 0.5
+
+
+class QuotaExceeded(exceptions.ZookeeperError):
+    code = -125
+
+
+class Throttled(exceptions.ZookeeperError):
+    code = -127
+
+
+for _error in (QuotaExceeded, Throttled):
+    exceptions.EXCEPTIONS.setdefault(_error.code, _error)
+
+
+class CreateContainer(jute.Create2):  # type: ignore[misc]
+    """A node that the server deletes some time after its last child has gone."""
+
+    type = 19
+
+
+class GetEphemerals(jute.GetChildren):  # type: ignore[misc]
+    """All nodes of this very session, by their paths; ZooKeeper 3.6 and later."""
+
+    type = 103
+
+    def serialize(self) -> bytes:
+        return bytes(jute.write_string(self.path))
+
+
+class Close(jute.Close):  # type: ignore[misc]
+    """Ends the session, and all its nodes; unlike kazoo's, it can be waited for."""
+
+    @classmethod
+    def deserialize(cls, _buffer: bytes, _offset: int) -> bool:
+        return True
+
+
+class Reply:
+    """What kazoo sets when the answer comes. With an event it can be waited for."""
+
+    __slots__ = ("done", "error", "event", "value")
+
+    def __init__(self, event: Event | None = None) -> None:
+        self.event = event
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.done = False
+
+    def set(self, value: Any = None) -> None:
+        self.value = value
+        self._answered()
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+        self._answered()
+
+    def _answered(self) -> None:
+        self.done = True
+        if self.event is not None:
+            self.event.set()
+
+
+class Listener(Protocol):
+    """Whom a wire tells, in its connection thread."""
+
+    def on_connected(self, session_id: int, timeout: float, sent: float) -> None:
+        """The server knows the session and will keep it for `timeout`, at least from `sent`."""
+
+    def on_suspended(self) -> None:
+        """The connection is lost; every request under way was answered with an error."""
+
+    def on_ended(self, reason: str, gone: bool) -> None:
+        """There will be no more connection; `gone` says that the server told so."""
+
+    def on_watched(self, path: str | None) -> None:
+        """Something happened to a node that was watched; None: to the connection, so all watches
+        are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and as whom to connect."""
+
+    hosts: str
+    acl: tuple[ACL, ...]
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    sasl: dict[str, str] | None = field(default=None, repr=False)
+    tls: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
+class _NoSecrets(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.INFO
+
+
+log = logging.getLogger("holdfast.zookeeper")
+log.addFilter(_NoSecrets())
+
+REASONS = {
+    KeeperState.EXPIRED_SESSION: "the server ended the session",
+    KeeperState.AUTH_FAILED: "the server refused the credentials",
+}
+
+
+class Wire:
+    def __init__(self, place: Place, timeout: float, listener: Listener) -> None:
+        self._listener = listener
+        self._leaving: Reply | None = None
+        self._quitting = False
+        self.over = False
+        self.up = False
+        self._handler = _Handler(self)
+        self._client = KazooClient(
+            hosts=place.hosts,
+            timeout=timeout,
+            handler=self._handler,
+            auth_data=set(place.auth),
+            sasl_options=place.sasl,
+            connection_retry={
+                "max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": SLOWEST_RETRY,
+                "sleep_func": self._handler.sleep_func,
+            },
+            command_retry={"sleep_func": self._handler.sleep_func},
+            logger=log,
+            **place.tls,
+        )  # fmt: skip
+        self._client.add_listener(self._changed)
+        self._connection = self._client._connection
+        self._connect = self._connection._connect
+        self._connection._connect = self._connected
+
+    def start(self) -> None:
+        """Begin to connect, in a thread of its own."""
+        self._client.start_async()
+
+    # -- requests, from any thread ----------------------------------------------------------------
+
+    def send(self, *requests: tuple[Any, Reply], spare: int = 0) -> None:
+        """In this order, and all of them, unless the session is over. One byte for each wakes the
+        connection thread. Spare ones make up for a sender who was interrupted before its own were
+        sent, and are harmless otherwise: whoever cleans up sends some."""
+        self._client._queue.extend(requests)
+        self._wake(len(requests) + spare)
+        if self.over:  # it may have ended before they were queued, and nobody looks there again
+            for _, reply in requests:
+                if not reply.done:
+                    reply.set_exception(exceptions.SessionExpiredError())
+
+    def _wake(self, count: int) -> None:
+        bell = self._connection._write_sock
+        if bell is not None:
+            try:
+                bell.send(b"\0" * count, 0x40)  # MSG_DONTWAIT: a full pipe is awake already
+            except OSError:
+                pass
+
+    def hurry(self) -> None:
+        """Somebody waits for a connection: try now, and not after kazoo's pause."""
+        self._handler.hurried.set()
+
+    def leave(self) -> None:
+        """End the session, now or when there is a connection again."""
+        if self._leaving is None:
+            self._leaving = Reply()
+            if self.up:
+                self.send((Close(), self._leaving))
+
+    def quit(self) -> None:
+        """Stop connecting; what the server has of the session ends by its timeout."""
+        self._quitting = True
+        self._client._stopped.set()
+        self.hurry()
+        self._wake(1)
+
+    # -- what happens, in the connection thread ---------------------------------------------------
+
+    def _connected(self, *address: Any) -> tuple[float, float]:
+        if self.over or self._quitting:
+            self._client._stopped.set()
+            raise exceptions.ConnectionDropped("the session is over")
+        self._handler.hurried.clear()
+        sent = clock.now()
+        read_timeout, connect_timeout = self._connect(*address)
+        self.up = True
+        if self._leaving is not None:
+            self._leaving = Reply()
+            self.send((Close(), self._leaving))
+        # kazoo reads for two thirds of what the server granted.
+        self._listener.on_connected(self._client._session_id, read_timeout * 1.5 / 1000, sent)
+        return read_timeout, connect_timeout
+
+    def _changed(self, state: str) -> None:
+        if state == KazooState.SUSPENDED:
+            self.up = False
+            self._listener.on_suspended()
+        elif state == KazooState.LOST and not self.over:
+            self.over, self.up = True, False
+            leaving = self._leaving
+            closed = leaving is not None and leaving.done and leaving.error is None
+            what = self._client.client_state
+            gone = closed or what == KeeperState.EXPIRED_SESSION
+            self._listener.on_ended(REASONS.get(what, "the session was closed"), gone)
+
+    def watched(self, event: Any) -> None:
+        """The one callback of all watches: kazoo keeps each path's callbacks as a set."""
+        self._listener.on_watched(event.path)
+
+    def finished(self) -> None:
+        self._changed(KazooState.LOST)
+        self._connection.close()
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Everything in the connection thread."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self.hurried = threading.Event()
+
+    def sleep_func(self, seconds: float) -> None:
+        self.hurried.wait(seconds)
+
+    def start(self) -> None:
+        """No threads for completions and watches: ours do not wait."""
+
+    def stop(self) -> None: ...
+
+    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        def body() -> None:
+            try:
+                func(*args, **kwargs)
+            finally:
+                self._wire.finished()
+
+        return super().spawn(body)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = min(kwargs.get("timeout") or CONNECT_PATIENCE, CONNECT_PATIENCE)
+        return super().create_connection(*args, **kwargs)
+
+    def select(
+        self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        poll = select.poll()
+        for waits in rlist:
+            poll.register(waits, select.POLLIN)
+        for waits in wlist:
+            poll.register(waits, select.POLLOUT)
+        ready = {fd for fd, _ in poll.poll(timeout * 1000)}
+        return (
+            [waits for waits in rlist if waits.fileno() in ready],
+            [waits for waits in wlist if waits.fileno() in ready],
+            [],
+        )
