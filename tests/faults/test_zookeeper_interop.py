@@ -47,9 +47,7 @@ def test_kazoo_is_excluded_by_a_holder(
 
 @pytest.mark.req("R50", "R1")
 @pytest.mark.parametrize("kind", ["Lock", "WriteLock", "ReadLock"])
-def test_kazoo_excludes_a_writer(
-    locks: holdfast.Locks, client: Any, path: str, kind: str
-) -> None:
+def test_kazoo_excludes_a_writer(locks: holdfast.Locks, client: Any, path: str, kind: str) -> None:
     other = getattr(client, kind)(f"{path}/x", "somebody else")
     assert other.acquire(timeout=LONG)
     assert locks.lock("x").acquire(blocking=False) is None

@@ -1,41 +1,39 @@
-"""`zk://`: which servers a URL means, what it promises, and what operators see.
+"""`zk://`: which servers a URL means, and what it promises.
 
-Contract: `core/backend.py`. Opening contacts nobody. Partners: `claims.py`, the recipe; `naming.py`,
-what nodes are called; `session.py`, how long they live; `cells.py`, the values beside the locks.
+Contract: `core/backend.py`. Opening contacts nobody. Partners: `taking.py`, where to begin reading;
+`naming.py`, what nodes are called; `session.py`, how long they live; `wire.py`, kazoo.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
-
-from kazoo import exceptions
-from kazoo.protocol.serialization import Delete, GetChildren, GetData, Sync
-from kazoo.protocol.states import ZnodeStat
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from holdfast.backends.url import Option, Url
 from holdfast.backends.zookeeper.cells import Cells
-from holdfast.backends.zookeeper.claims import info_of
-from holdfast.backends.zookeeper.naming import Contender, decoded, encoded, granted, in_order
-from holdfast.backends.zookeeper.session import Session
-from holdfast.backends.zookeeper.trouble import UNANSWERED, explained
-from holdfast.backends.zookeeper.wire import Place, Reply
-from holdfast.errors import Misconfigured, Unavailable
-from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode
+from holdfast.backends.zookeeper.ending import Ending
+from holdfast.backends.zookeeper.naming import encoded
+from holdfast.backends.zookeeper.overview import Overview
+from holdfast.backends.zookeeper.renewal import Renewal
+from holdfast.backends.zookeeper.requests import Acl
+from holdfast.backends.zookeeper.taking import Taking
+from holdfast.backends.zookeeper.wire import Place
+from holdfast.errors import Misconfigured
+from holdfast.types import Capabilities, Mode
 
 __all__ = ["ZooKeeperBackend"]
 
 PORT, TLS_PORT = 2181, 2281
 
-ACLS: dict[str, Any] = {
-    "open": tuple(OPEN_ACL_UNSAFE),
-    "creator": (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE),
-    "private": tuple(CREATOR_ALL_ACL),
+ALL, READ = 31, 1
+CREATOR, ANYBODY = ("auth", ""), ("world", "anyone")
+ACLS = {
+    "open": (Acl(ALL, *ANYBODY),),
+    "creator": (Acl(ALL, *CREATOR), Acl(READ, *ANYBODY)),
+    "private": (Acl(ALL, *CREATOR),),
 }
 
 
-class ZooKeeperBackend(Cells):
+class ZooKeeperBackend(Taking, Ending, Renewal, Overview, Cells):
     """`zk://[user:password@]host[:port],.../path`: locks are the children of `/path`."""
 
     options: tuple[Option, ...] = (
@@ -90,80 +88,13 @@ class ZooKeeperBackend(Cells):
         base = "/" + "/".join(encoded(part) for part in url.path.split("/") if part)
         return cls(place, str(url), base.rstrip("/"), values["parents"] == "container")
 
-    # -- what operators see -----------------------------------------------------------------------
-
-    async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
-        session = await self._some_session(deadline)
-        names = [prefix]
-        if not exact:
-            nodes = await self._children(session, [self._base or "/"], deadline)
-            found = (decoded(node) for node in nodes[0])
-            names = sorted(name for name in found if name is not None and name.startswith(prefix))
-        parents = [f"{self._base}/{encoded(name)}" for name in names]
-        lines = [in_order(nodes) for nodes in await self._children(session, parents, deadline)]
-        infos: list[LockInfo] = []
-        for name, parent, line in zip(names, parents, lines, strict=True):
-            if line:
-                info = await self._describe(session, name, parent, line, deadline)
-                if info is not None:
-                    infos.append(info)
-        return infos
-
-    async def _describe(
-        self, session: Session, name: str, parent: str, line: list[Contender], deadline: float
-    ) -> LockInfo | None:
-        replies = session.ask(*(GetData(f"{parent}/{claim.node}", None) for claim in line))
-        await self._must_answer(replies, deadline)
-        holders: list[ClaimInfo] = []
-        waiters: list[ClaimInfo] = []
-        for claim, reply, held in zip(line, replies, granted(line), strict=True):
-            if reply.error is None:  # who left meanwhile is not shown
-                (holders if held else waiters).append(_info(claim, *reply.value))
-        if not holders and not waiters:
-            return None
-        writers = [holder.fence for holder in holders if holder.mode is Mode.EXCLUSIVE]
-        return LockInfo(name, tuple(holders), tuple(waiters), writers[0] if writers else None)
-
-    async def evict(self, name: str, deadline: float) -> int:
-        session = await self._some_session(deadline)
-        parent = f"{self._base}/{encoded(name)}"
-        (nodes,) = await self._children(session, [parent], deadline)
-        line = in_order(nodes)
-        holders = [claim for claim, held in zip(line, granted(line), strict=True) if held]
-        if not holders:
-            return 0
-        replies = session.ask(*(Delete(f"{parent}/{claim.node}", -1) for claim in holders))
-        await self._must_answer(replies, deadline)
-        return sum(reply.error is None for reply in replies)
-
-    async def _children(
-        self, session: Session, parents: list[str], deadline: float
-    ) -> list[list[str]]:
-        if not parents:
-            return []
-        replies = session.ask(Sync("/"), *(GetChildren(parent, None) for parent in parents))[1:]
-        await self._must_answer(replies, deadline)
-        return [[] if reply.error is not None else reply.value for reply in replies]
-
-    async def _must_answer(self, replies: list[Reply], deadline: float) -> None:
-        """All of them, if only that there is no such node; else the store is not available."""
-        if not await self._answered(replies[-1], deadline):
-            raise Unavailable(f"{self._where} did not answer in time")
-        for reply in replies:
-            if isinstance(reply.error, UNANSWERED):
-                raise Unavailable(f"{self._where}: the connection was lost before the answer came")
-            if reply.error is not None and not isinstance(reply.error, exceptions.NoNodeError):
-                raise explained(self._where, reply.error)
-
 
 def _login(url: Url, values: dict[str, Any]) -> dict[str, Any]:
     if not url.user:
         return {}
     if values["auth"] == "digest":
         return {"auth": (("digest", f"{url.user}:{url.password}"),)}
-    return {
-        "sasl": {"mechanism": "DIGEST-MD5", "username": url.user, "password": url.password}
-    }
+    return {"sasl": {"mechanism": "DIGEST-MD5", "username": url.user, "password": url.password}}
 
 
 def _tls(values: dict[str, Any]) -> dict[str, Any]:
@@ -176,15 +107,3 @@ def _tls(values: dict[str, Any]) -> dict[str, Any]:
         "keyfile": values["key"] or None,
         "check_hostname": values["verify_host"],
     }
-
-
-def _info(claim: Contender, data: bytes, stat: ZnodeStat) -> ClaimInfo:
-    return ClaimInfo(
-        id=claim.guid[:8],
-        mode=claim.mode,
-        since=max(0.0, time.time() - stat.ctime / 1000),  # for people; nothing depends on it
-        remaining=None,
-        permits=claim.permits,
-        fence=None if claim.mode is Mode.PERMITS else stat.czxid,
-        info=info_of(data),
-    )

@@ -14,23 +14,21 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from kazoo import exceptions
-from kazoo.protocol.serialization import (
-    CheckVersion,
-    Create,
-    Create2,
-    Delete,
-    Exists,
-    GetData,
-    SetData,
-    Transaction,
-)
-
-from holdfast.backends.zookeeper.claims import CUT, EPHEMERAL_SEQUENTIAL, SILENT, Claims
+from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper.ground import CUT, SILENT, Ground
 from holdfast.backends.zookeeper.naming import CELLS, encoded
+from holdfast.backends.zookeeper.requests import Request, Stat
 from holdfast.backends.zookeeper.session import Record, Session
-from holdfast.backends.zookeeper.trouble import UNANSWERED, explained
-from holdfast.backends.zookeeper.wire import Reply
+from holdfast.backends.zookeeper.trouble import explained
+from holdfast.backends.zookeeper.wire import (
+    BAD_VERSION,
+    NO_NODE,
+    NODE_EXISTS,
+    UNANSWERED,
+    NoNode,
+    Reply,
+    error_of,
+)
 from holdfast.errors import Unavailable
 from holdfast.types import Cell, CellConflict, Claim, Unknown
 
@@ -41,9 +39,6 @@ FORMAT = 1
 PRESENT, FENCED, ENDS = 1, 2, 4
 ANCHOR = 60.0
 """Seconds for which a reading of the server's clock is good: it drifts by a fraction."""
-
-TTL_OF_A_LOOK = 30.0
-"""Whose session is used when no lease is concerned."""
 
 
 class _Seen(NamedTuple):
@@ -56,14 +51,11 @@ class _Seen(NamedTuple):
     ends_in: float | None = None
 
 
-class Cells(Claims):
+class Cells(Ground):
     _anchor: tuple[float, float] | None = None  # the server's time, and ours when it was that
 
     def _cell_path(self, name: str) -> str:
         return f"{self._base}/{CELLS}/{encoded(name)}"
-
-    async def _some_session(self, deadline: float) -> Session:
-        return self._pool.any() or await self._pool.session(TTL_OF_A_LOOK, deadline)
 
     def _noted(self, milliseconds: int, sent: float) -> None:
         """The server wrote something at that time of its clock, after `sent` and before now."""
@@ -72,16 +64,15 @@ class Cells(Claims):
     async def _server_now(self, session: Session, deadline: float) -> float | Unknown:
         anchor, now = self._anchor, self._port.now()
         if anchor is None or now - anchor[1] > ANCHOR:
-            node = Create2(
-                f"{self._base}/{CELLS}/%clock-", b"", self._place.acl, EPHEMERAL_SEQUENTIAL
-            )
+            path = f"{self._base}/{CELLS}/%clock-"
+            node = requests.create(path, b"", self._place.acl, requests.EPHEMERAL_SEQUENTIAL)
             (made,) = session.ask(node)
             if not await self._answered(made, deadline):
                 return SILENT
             if made.error is not None:
                 return CUT
             path, stat = made.value
-            session.wire.send((Delete(path, -1), Reply()))
+            session.wire.send((requests.delete(path), Reply()))
             self._noted(stat.ctime, now)
             anchor = self._anchor
             assert anchor is not None
@@ -93,18 +84,18 @@ class Cells(Claims):
         """The cell; with a record, which is nudged by the next change."""
         path = self._cell_path(name)
         watcher = session.wire.watched if record is not None else None
-        requests = [Exists(f"{self._base}/{CELLS}", None), GetData(path, watcher)]
+        asked = [requests.exists(f"{self._base}/{CELLS}"), requests.get_data(path)]
         if record is not None:
             session.watch(record, (path,))
-            requests.insert(1, Exists(path, watcher))
-        replies = session.ask(*requests)
+            asked.insert(1, requests.exists(path, watcher))
+        replies = session.ask(*asked)
         folder, got = replies[0], replies[-1]
         if not await self._answered(got, deadline):
             return SILENT
         if folder.error is not None or isinstance(got.error, UNANSWERED):
             return CUT
         epoch = -1 if folder.value is None else folder.value.version
-        if isinstance(got.error, exceptions.NoNodeError):
+        if isinstance(got.error, NoNode):
             return _Seen(None, None, epoch, -1)
         if got.error is not None:
             raise explained(self._where, got.error)
@@ -127,15 +118,12 @@ class Cells(Claims):
             session.wire.send((self._deletion(path, seen), Reply()))
         return seen
 
-    def _deletion(self, path: str, seen: _Seen) -> Transaction:
-        """Changing it first says which version the deletion has."""
-        folder = f"{self._base}/{CELLS}"
-        return Transaction(
-            [
-                SetData(folder, b"", seen.epoch),
-                SetData(path, b"", seen.version),
-                Delete(path, -1),
-            ]
+    def _deletion(self, path: str, seen: _Seen) -> Request:
+        """Changing the node first says which version the deletion has."""
+        return requests.multi(
+            requests.set_data(f"{self._base}/{CELLS}", b"", seen.epoch),
+            requests.set_data(path, b"", seen.version),
+            requests.delete(path),
         )
 
     async def cell_read(self, name: str, deadline: float) -> Cell | None:
@@ -174,63 +162,43 @@ class Cells(Claims):
                 return SILENT
             if isinstance(done.error, UNANSWERED):
                 return CUT
-            error = done.error
-            results = done.value if error is None else []
-            error = error or next((r for r in results if isinstance(r, Exception)), None)
-            if error is None:
-                stat = results[-1] if value is not None or highest is not None else results[1]
+            if done.error is not None:
+                raise explained(self._where, done.error)
+            outcome: list[Stat | None] | int = done.value
+            if not isinstance(outcome, int):
+                stat = next(stat for stat in reversed(outcome) if stat is not None)
                 session.heard(sent)
                 self._noted(stat.mtime, sent)
                 return Cell(value or b"", stat.mzxid)
-            if not await self._make_cells(session, seen, done, deadline):
-                return SILENT
+            if outcome not in (NO_NODE, NODE_EXISTS, BAD_VERSION):
+                raise explained(self._where, error_of(outcome))
+            if seen.epoch < 0 and not await self._make_folder(session, deadline):
+                raise Unavailable(f"{self._where} did not answer in time")
+            if self._port.now() >= deadline:
+                raise Unavailable(f"{self._where}: others were faster, again and again")
 
     def _writing(
         self, path: str, value: bytes | None, fence: int | None, ttl: float | None, seen: _Seen
-    ) -> object:
-        """One transaction, whose last result is the node's new state."""
+    ) -> Request:
+        """One transaction. The last state that it tells is that of the cell."""
+        if value is None and fence is None:
+            if seen.version >= 0:
+                return self._deletion(path, seen)
+            return requests.multi(requests.set_data(f"{self._base}/{CELLS}", b"", seen.epoch))
         flags = (value is not None) * PRESENT | (fence is not None) * FENCED
         flags |= (ttl is not None) * ENDS
         data = HEADER.pack(FORMAT, flags, fence or 0, int((ttl or 0) * 1e6)) + (value or b"")
-        check = CheckVersion(f"{self._base}/{CELLS}", seen.epoch)
-        if seen.version < 0:
-            # Made and changed: the change is what tells the version.
-            make = [Create(path, data, self._place.acl, 0), SetData(path, data, 0)]
-            if value is None and fence is None:
-                folder = f"{self._base}/{CELLS}"
-                return Transaction(
-                    [SetData(folder, b"", seen.epoch), *make[:1], SetData(path, b"", 0),
-                     Delete(path, -1)]
-                )  # fmt: skip
-            return Transaction([check, *make])
-        if value is None and fence is None:
-            return self._deletion(path, seen)
-        return Transaction([check, SetData(path, data, seen.version)])
+        if seen.version >= 0:
+            change = requests.set_data(path, data, seen.version)
+        else:
+            change = requests.create(path, data, self._place.acl)
+        return requests.multi(requests.check(f"{self._base}/{CELLS}", seen.epoch), change)
 
-    async def _make_cells(
-        self, session: Session, seen: _Seen, done: Reply, deadline: float
-    ) -> bool:
-        """After a transaction that failed: make what it lacked, or just try again, as somebody
-        else was faster. False when there is no time left."""
-        for error in [done.error, *(done.value or ())]:
-            refused = isinstance(error, Exception) and not isinstance(
-                error,
-                exceptions.RolledBackError
-                | exceptions.RuntimeInconsistency
-                | exceptions.NoNodeError
-                | exceptions.NodeExistsError
-                | exceptions.BadVersionError,
-            )
-            if refused:
-                raise explained(self._where, error)
-        if seen.epoch < 0:
-            if not await self._make_base(session, deadline):
-                return False
-            folder = Create(f"{self._base}/{CELLS}", b"", self._place.acl, 0)
-            (made,) = session.ask(folder)
-            if not await self._answered(made, deadline):
-                return False
-        return self._port.now() < deadline
+    async def _make_folder(self, session: Session, deadline: float) -> bool:
+        if not await self._make_base(session, deadline):
+            return False
+        (made,) = session.ask(requests.create(f"{self._base}/{CELLS}", b"", self._place.acl))
+        return await self._answered(made, deadline)
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         port = self._port

@@ -17,8 +17,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from kazoo.protocol.serialization import Sync
-
+from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.backends.zookeeper.wire import Place
 from holdfast.core.backend import Signals
@@ -225,7 +224,7 @@ class Pool:
             session.doubt()
         if session.wire.up and now >= session.asked + third / 4:
             session.asked = now
-            session.wire.send((Sync("/"), session.contact_at(now)))
+            session.wire.send((requests.sync(), session.contact_at(now)))
         return now + third / 4
 
     # -- the end ----------------------------------------------------------------------------------

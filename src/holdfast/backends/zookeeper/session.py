@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kazoo.protocol.serialization import Sync
-
+from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper.requests import Request
 from holdfast.backends.zookeeper.wire import Place, Reply, Wire
 from holdfast.core.backend import Signals
 from holdfast.core.lease import DRIFT
@@ -118,12 +118,12 @@ class Session:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def ask(self, *requests: Any, spare: int = 0) -> list[Reply]:
+    def ask(self, *asked: Request, spare: int = 0) -> list[Reply]:
         """Send them back to back. The last reply can be waited for, and the others are there when
         it is: the server answers in order."""
-        replies = [Reply() for _ in requests]
+        replies = [Reply() for _ in asked]
         replies[-1].event = self._port.event()
-        self.wire.send(*zip(requests, replies, strict=True), spare=spare)
+        self.wire.send(*zip(asked, replies, strict=True), spare=spare)
         return replies
 
     async def connected(self, deadline: float) -> bool:
@@ -203,7 +203,7 @@ class Session:
         # one, and the first that leases wait for.
         self.contact = max(self.contact, sent)
         if self.doubtful and not self.condemned:
-            self.wire.send((Sync("/"), _Contact(self, self._port.now())))
+            self.wire.send((requests.sync(), _Contact(self, self._port.now())))
 
     def on_suspended(self) -> None:
         self.ready.clear()

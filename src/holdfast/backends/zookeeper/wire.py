@@ -15,6 +15,11 @@ Hazards, each met in kazoo 2.10 to 2.11:
 - Its select makes an epoll set for every call.
 """
 
+# kazoo has no types: what leaves this file has.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import logging
@@ -24,26 +29,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kazoo import exceptions
-from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol import serialization as jute
-from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.security import ACL
+from kazoo import exceptions  # type: ignore[import-untyped]
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.handlers.threading import (  # type: ignore[import-untyped]
+    SequentialThreadingHandler,
+)
+from kazoo.protocol import serialization  # type: ignore[import-untyped]
+from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
 
+from holdfast.backends.zookeeper.requests import Acl, Request
 from holdfast.core.port import Event
 from holdfast.ports import clock
 
 __all__ = [
-    "Close",
-    "CreateContainer",
-    "GetEphemerals",
+    "BAD_VERSION",
+    "NODE_EXISTS",
+    "NO_NODE",
+    "UNANSWERED",
+    "BadVersion",
+    "InvalidAcl",
     "Listener",
+    "NoAuth",
+    "NoNode",
+    "NodeExists",
+    "NotReadOnly",
     "Place",
     "QuotaExceeded",
     "Reply",
     "Throttled",
     "Wire",
+    "error_of",
 ]
 
 CONNECT_PATIENCE = 3.0
@@ -52,11 +67,30 @@ CONNECT_PATIENCE = 3.0
 SLOWEST_RETRY = 0.5
 
 
-class QuotaExceeded(exceptions.ZookeeperError):
+NoNode: type[Exception] = exceptions.NoNodeError
+NodeExists: type[Exception] = exceptions.NodeExistsError
+BadVersion: type[Exception] = exceptions.BadVersionError
+NoAuth: type[Exception] = exceptions.NoAuthError
+InvalidAcl: type[Exception] = exceptions.InvalidACLError
+NotReadOnly: type[Exception] = exceptions.NotReadOnlyCallError
+NO_NODE, NODE_EXISTS, BAD_VERSION = -101, -110, -103
+"""The same as codes, which is how a transaction tells them."""
+
+UNANSWERED: tuple[type[Exception], ...] = (
+    exceptions.ConnectionLoss,
+    exceptions.ConnectionClosedError,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
+    exceptions.OperationTimeoutError,
+)
+"""After these nobody knows whether the request was executed."""
+
+
+class QuotaExceeded(exceptions.ZookeeperError):  # type: ignore[misc]
     code = -125
 
 
-class Throttled(exceptions.ZookeeperError):
+class Throttled(exceptions.ZookeeperError):  # type: ignore[misc]
     code = -127
 
 
@@ -64,23 +98,16 @@ for _error in (QuotaExceeded, Throttled):
     exceptions.EXCEPTIONS.setdefault(_error.code, _error)
 
 
-class CreateContainer(jute.Create2):  # type: ignore[misc]
-    """A node that the server deletes some time after its last child has gone."""
-
-    type = 19
-
-
-class GetEphemerals(jute.GetChildren):  # type: ignore[misc]
-    """All nodes of this very session, by their paths; ZooKeeper 3.6 and later."""
-
-    type = 103
-
-    def serialize(self) -> bytes:
-        return bytes(jute.write_string(self.path))
+def error_of(code: int) -> Exception:
+    error: Exception = exceptions.EXCEPTIONS[code]()
+    return error
 
 
-class Close(jute.Close):  # type: ignore[misc]
+class _Close(serialization.Close):  # type: ignore[misc]
     """Ends the session, and all its nodes; unlike kazoo's, it can be waited for."""
+
+    def __bool__(self) -> bool:
+        return True  # kazoo answers no request that is false, as an empty tuple is
 
     @classmethod
     def deserialize(cls, _buffer: bytes, _offset: int) -> bool:
@@ -134,7 +161,7 @@ class Place:
     """Where and as whom to connect."""
 
     hosts: str
-    acl: tuple[ACL, ...]
+    acl: tuple[Acl, ...]
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     sasl: dict[str, str] | None = field(default=None, repr=False)
     tls: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -187,7 +214,7 @@ class Wire:
 
     # -- requests, from any thread ----------------------------------------------------------------
 
-    def send(self, *requests: tuple[Any, Reply], spare: int = 0) -> None:
+    def send(self, *requests: tuple[Request, Reply], spare: int = 0) -> None:
         """In this order, and all of them, unless the session is over. One byte for each wakes the
         connection thread. Spare ones make up for a sender who was interrupted before its own were
         sent, and are harmless otherwise: whoever cleans up sends some."""
@@ -215,7 +242,7 @@ class Wire:
         if self._leaving is None:
             self._leaving = Reply()
             if self.up:
-                self.send((Close(), self._leaving))
+                self.send((_Close(), self._leaving))
 
     def quit(self) -> None:
         """Stop connecting; what the server has of the session ends by its timeout."""
@@ -236,7 +263,7 @@ class Wire:
         self.up = True
         if self._leaving is not None:
             self._leaving = Reply()
-            self.send((Close(), self._leaving))
+            self.send((_Close(), self._leaving))
         # kazoo reads for two thirds of what the server granted.
         self._listener.on_connected(self._client._session_id, read_timeout * 1.5 / 1000, sent)
         return read_timeout, connect_timeout
