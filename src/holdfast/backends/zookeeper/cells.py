@@ -164,12 +164,13 @@ class Cells(Ground):
                 return CUT
             if done.error is not None:
                 raise explained(self._where, done.error)
-            outcome: list[Stat | None] | int = done.value
-            if not isinstance(outcome, int):
-                stat = next(stat for stat in reversed(outcome) if stat is not None)
+            outcome: Stat | int = next(
+                result for result in reversed(done.value) if result is not None
+            )
+            if isinstance(outcome, Stat):
                 session.heard(sent)
-                self._noted(stat.mtime, sent)
-                return Cell(value or b"", stat.mzxid)
+                self._noted(outcome.mtime, sent)
+                return Cell(value or b"", outcome.mzxid)
             if outcome not in (NO_NODE, NODE_EXISTS, BAD_VERSION):
                 raise explained(self._where, error_of(outcome))
             if seen.epoch < 0 and not await self._make_folder(session, deadline):
@@ -188,11 +189,11 @@ class Cells(Ground):
         flags = (value is not None) * PRESENT | (fence is not None) * FENCED
         flags |= (ttl is not None) * ENDS
         data = HEADER.pack(FORMAT, flags, fence or 0, int((ttl or 0) * 1e6)) + (value or b"")
+        check = requests.check(f"{self._base}/{CELLS}", seen.epoch)
         if seen.version >= 0:
-            change = requests.set_data(path, data, seen.version)
-        else:
-            change = requests.create(path, data, self._place.acl)
-        return requests.multi(requests.check(f"{self._base}/{CELLS}", seen.epoch), change)
+            return requests.multi(check, requests.set_data(path, data, seen.version))
+        make = requests.create(path, b"", self._place.acl)
+        return requests.multi(check, make, requests.set_data(path, data, 0))
 
     async def _make_folder(self, session: Session, deadline: float) -> bool:
         if not await self._make_base(session, deadline):
@@ -223,6 +224,8 @@ class Cells(Ground):
                 if seen.ends_in is not None:
                     limit = min(limit, port.now() + seen.ends_in + 0.001)
                 await event.wait(limit)
+                if port.now() >= deadline and not event.is_set():
+                    return seen.cell
             finally:
                 session.unwatch(record)
                 session.records.pop(key, None)

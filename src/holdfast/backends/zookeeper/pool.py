@@ -198,12 +198,15 @@ class Pool:
         due = now + IDLE
         held = [record for record in records if record.held]
         if held:
-            if now >= session.deadline:
+            longer = any(session.certain_until(record) < math.inf for record in held)
+            # A lease that the last contact vouches for to its end needs no other.
+            if now >= session.deadline and (longer or session.doubtful):
                 session.condemn(ENDED)
                 self._retire(session)
                 return now
-            due = min(due, session.deadline)
-            if any(session.certain_until(record) < math.inf for record in held):
+            if longer or session.doubtful:
+                due = min(due, session.deadline)
+            if longer:
                 due = min(due, self._make_contact(session, now))
         for record in records:
             if record.attended:

@@ -141,8 +141,8 @@ def check(path: str, version: int) -> Request:
 
 
 def multi(*requests: Request) -> Request:
-    """All or none; answered with the Stat of each that gives one (else None), or with the code of
-    the error that prevented all."""
+    """All or none; answered with the Stat of each that gives one (else None), or with nothing but
+    the code of the error that prevented all. (A list either way: kazoo looks through it.)"""
     parts = [OP.pack(request.type, 0, -1) + request.body for request in requests]
     return Request(14, b"".join(parts) + OP.pack(-1, 1, -1), _results)
 
@@ -193,22 +193,22 @@ def _texts(buffer: bytes, offset: int) -> list[str]:
     return texts
 
 
-def _results(buffer: bytes, offset: int) -> list[Stat | None] | int:
-    results: list[Stat | None] = []
+def _results(buffer: bytes, offset: int) -> list[Stat | int | None]:
+    results: list[Stat | int | None] = []
     failure = 0
     while True:
         code, done, _ = OP.unpack_from(buffer, offset)
         offset += OP.size
         if done:
-            return failure or results
+            return [failure] if failure else results
         stat: Stat | None = None
         if code == -1:  # an error; those before the one that failed say 0
             (error,) = INT.unpack_from(buffer, offset)
             failure = failure or error
             offset += 4
-        elif code in (15, 19):
+        elif code == 1:  # a create, which tells no more than its path here
             _, offset = _read_bytes(buffer, offset)
-        if code in (5, 15, 19):
+        elif code == 5:
             stat = _stat(buffer, offset)
             offset += STAT.size
         results.append(stat)

@@ -118,10 +118,12 @@ class Session:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def ask(self, *asked: Request, spare: int = 0) -> list[Reply]:
+    def ask(self, *asked: Request, record: Record | None = None, spare: int = 0) -> list[Reply]:
         """Send them back to back. The last reply can be waited for, and the others are there when
-        it is: the server answers in order."""
+        it is: the server answers in order. With a record, the last but one makes its node."""
         replies = [Reply() for _ in asked]
+        if record is not None:
+            replies[-2] = _Created(record)
         replies[-1].event = self._port.event()
         self.wire.send(*zip(asked, replies, strict=True), spare=spare)
         return replies
@@ -227,6 +229,25 @@ class Session:
         else:
             for record in list(self._watchers.get(path, ())):
                 record.nudge()
+
+
+class _Created(Reply):
+    """A node's making, which may be answered when nobody waits for it any more."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
+
+    def set(self, value: Any = None) -> None:
+        record = self._record
+        path, stat = value
+        record.czxid = stat.czxid
+        record.path = path
+        if record.withdrawn:  # whoever withdrew it may not have known the path
+            record.session.wire.send((requests.delete(path), Reply()))
+        super().set(value)
 
 
 class _Contact(Reply):

@@ -95,7 +95,7 @@ class Taking(Ground):
                 asked.insert(0, requests.create_container(parent, acl))
             else:
                 asked.insert(0, requests.create(parent, b"", acl))
-        return record.session.ask(*asked)
+        return record.session.ask(*asked, record=record)
 
     def _create_again(self, record: Record) -> tuple[float, list[Reply]] | None:
         """The first one surely made no node. None: the claim was given up meanwhile."""
@@ -125,8 +125,6 @@ class Taking(Ground):
             if made is None:
                 return Buried()
             sent, replies = made
-        path, stat = created.value
-        record.path, record.czxid = path, stat.czxid
         self._remember(record.parent)
         record.session.heard(sent)
         if listed.error is not None:
