@@ -11,8 +11,8 @@ import itertools
 import threading
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
 from holdfast.backends.zookeeper.naming import CELLS, encoded, granted, in_order
 from holdfast.testing import FaultProxy

@@ -158,48 +158,53 @@ def test_a_partition_is_noticed_before_the_server_frees_the_node(
     breakable: ZooKeeperServer, base: str, lost: Any
 ) -> None:
     address = ("127.0.0.1", breakable.port)
-    with FaultProxy(address, framing="zookeeper") as proxy, kazoo(breakable.port) as client:
-        with holdfast.connect(f"zk://127.0.0.1:{proxy.port}{base}") as locks:
-            lease = locks.lock("x", ttl=2).acquire()
-            assert lease
-            # Kept, not lost: TCP loses nothing from the middle of a connection.
-            proxy.hold(lost)
-            until(lambda: lease.uncertain, "doubt")
-            assert nodes(client, f"{base}/x")
-            until(lambda: lease.lost.is_set(), "the loss")
-            # Nobody else can have it yet: the server keeps it half as long again.
-            assert nodes(client, f"{base}/x") or lost == "to_client"
-            until(lambda: not nodes(client, f"{base}/x"), "the server ends the session")
-            proxy.heal()
-            with locks.lock("x", timeout=LONG) as again:
-                assert again.held
+    with (
+        FaultProxy(address, framing="zookeeper") as proxy,
+        kazoo(breakable.port) as client,
+        holdfast.connect(f"zk://127.0.0.1:{proxy.port}{base}") as locks,
+    ):
+        lease = locks.lock("x", ttl=2).acquire()
+        assert lease
+        # Kept, not lost: TCP loses nothing from the middle of a connection.
+        proxy.hold(lost)
+        until(lambda: lease.uncertain, "doubt")
+        assert nodes(client, f"{base}/x")
+        until(lambda: lease.lost.is_set(), "the loss")
+        # Nobody else can have it yet: the server keeps it half as long again.
+        assert nodes(client, f"{base}/x") or lost == "to_client"
+        until(lambda: not nodes(client, f"{base}/x"), "the server ends the session")
+        proxy.heal()
+        with locks.lock("x", timeout=LONG) as again:
+            assert again.held
 
 
 @pytest.mark.req("R22", "R50")
-def test_a_fixed_lease_longer_than_any_session(url: str, base: str) -> None:
+def test_a_fixed_lease_longer_than_any_session(base: str) -> None:
     """The server grants no session so long: contacts keep it, and its time ends it."""
-    with ZooKeeperServer(tick=100, settings={"maxSessionTimeout": "1500"}) as server:
-        with holdfast.connect(f"zk://127.0.0.1:{server.port}{base}") as locks:
-            lease = locks.lock("x", ttl=4, renew=False).acquire()
-            begun = time.monotonic()
-            assert lease
-            while time.monotonic() < begun + 3.5:
-                assert lease.held
-                assert locks.lock("x").acquire(blocking=False) is None
-                time.sleep(0.1)
-            assert lease.lost.wait(LONG)
-            assert 3.9 < time.monotonic() - begun < 5.5
-            with locks.lock("x", timeout=LONG):
-                pass
-            renewed = locks.lock("x", ttl=4).acquire()
-            assert renewed
-            server.pause()
-            try:
-                # A third of the session: not certain; two thirds: lost, whatever its ttl.
-                until(lambda: renewed.uncertain, "doubt", 1.5)
-                assert renewed.lost.wait(2.5)
-            finally:
-                server.resume()
+    with (
+        ZooKeeperServer(tick=100, settings={"maxSessionTimeout": "1500"}) as server,
+        holdfast.connect(f"zk://127.0.0.1:{server.port}{base}") as locks,
+    ):
+        lease = locks.lock("x", ttl=4, renew=False).acquire()
+        begun = time.monotonic()
+        assert lease
+        while time.monotonic() < begun + 3.5:
+            assert lease.held
+            assert locks.lock("x").acquire(blocking=False) is None
+            time.sleep(0.1)
+        assert lease.lost.wait(LONG)
+        assert 3.9 < time.monotonic() - begun < 5.5
+        with locks.lock("x", timeout=LONG):
+            pass
+        renewed = locks.lock("x", ttl=4).acquire()
+        assert renewed
+        server.pause()
+        try:
+            # A third of the session: not certain; two thirds: lost, whatever its ttl.
+            until(lambda: renewed.uncertain, "doubt", 1.5)
+            assert renewed.lost.wait(2.5)
+        finally:
+            server.resume()
 
 
 @pytest.mark.req("client paused longer than its lease", "ZooKeeper SUSPENDED / LOST")
@@ -241,17 +246,20 @@ def test_ctrl_c_in_a_waiter_leaves_no_node(breakable: ZooKeeperServer, url: str,
 def test_a_connection_cut_at_each_of_its_replies(breakable: ZooKeeperServer, base: str) -> None:
     """Create, list, sync, look: whichever is lost, the claim has one node and finds it."""
     address = ("127.0.0.1", breakable.port)
-    with FaultProxy(address, framing="zookeeper") as proxy, kazoo(breakable.port) as client:
-        with holdfast.connect(f"zk://127.0.0.1:{proxy.port}{base}") as locks:
-            for cut in range(1, 7):
-                for before in (0, 12):
-                    proxy.reset_on_reply(cut, after=before)
-                    for _ in range(3):
-                        with locks.lock("x", timeout=LONG) as lease:
-                            assert lease.held
-                            assert len(nodes(client, f"{base}/x")) == 1
-                    proxy.heal()
-            until(lambda: not nodes(client, f"{base}/x"), "nothing is left")
+    with (
+        FaultProxy(address, framing="zookeeper") as proxy,
+        kazoo(breakable.port) as client,
+        holdfast.connect(f"zk://127.0.0.1:{proxy.port}{base}") as locks,
+    ):
+        for cut in range(1, 7):
+            for before in (0, 12):
+                proxy.reset_on_reply(cut, after=before)
+                for _ in range(3):
+                    with locks.lock("x", timeout=LONG) as lease:
+                        assert lease.held
+                        assert len(nodes(client, f"{base}/x")) == 1
+                proxy.heal()
+        until(lambda: not nodes(client, f"{base}/x"), "nothing is left")
 
 
 @pytest.mark.req("R50", "R2")
@@ -276,10 +284,8 @@ def test_a_quota_is_said(base: str) -> None:
     with ZooKeeperServer(tick=100, settings=settings) as server, kazoo(server.port) as client:
         client.ensure_path(f"{base}/x")
         client.ensure_path(f"/zookeeper/quota{base}")
-        client.create(
-            f"/zookeeper/quota{base}/zookeeper_limits",
-            b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2",
-        )
+        limits = b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"
+        client.create(f"/zookeeper/quota{base}/zookeeper_limits", limits)
         client.create(f"/zookeeper/quota{base}/zookeeper_stats", b"count=2,bytes=0")
         url = f"zk://127.0.0.1:{server.port}{base}"
         with holdfast.connect(url, request_timeout=0.5) as locks:

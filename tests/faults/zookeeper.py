@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast.backends.zookeeper import ZooKeeperBackend

@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 from tests.servers.base import Group, Process, ServerError, wait_for_other
 from tests.servers.home import HOST, Home
@@ -127,15 +128,11 @@ class ZooKeeperEnsemble(Group[ZooKeeperServer]):
     families = ZooKeeperServer.families
     version_command = ZooKeeperServer.version_command
 
-    def __init__(
-        self, *, size: int = 3, tick: int = 200, sync_limit: int = 10, durable: bool = False
-    ) -> None:
+    def __init__(self, *, size: int = 3, **options: Any) -> None:
+        """`options` are those of `ZooKeeperServer`."""
         self.home = Home(self.kind)
         self.nodes = [
-            ZooKeeperServer(
-                self.home, f"zookeeper-{n}", tick=tick, sync_limit=sync_limit, durable=durable
-            )
-            for n in range(1, size + 1)
+            ZooKeeperServer(self.home, f"zookeeper-{n}", **options) for n in range(1, size + 1)
         ]
         for node in self.nodes:
             node.members = self.nodes

@@ -9,7 +9,7 @@ name has its owner's hash, and nobody else is given that name).
 from __future__ import annotations
 
 from holdfast.backends.zookeeper import requests
-from holdfast.backends.zookeeper.ground import NOT_OURS, SILENT, Ground
+from holdfast.backends.zookeeper.ground import LITTLE, NOT_OURS, SILENT, Ground
 from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained
 from holdfast.backends.zookeeper.wire import UNANSWERED, NoNode
@@ -56,8 +56,8 @@ class Ending(Ground):
     async def _expire(self, record: Record, deadline: float) -> bool:
         """The sitter's: its time ran out and nobody renewed it."""
         with self._port.mutex():
-            now = self._port.now()
-            if record.attended or now < record.term:
+            early = self._port.now() < record.term and not record.session.gone
+            if record.attended or early:
                 return True
             record.withdrawn = True
             record.held = False
@@ -79,11 +79,12 @@ class Ending(Ground):
             path = record.path
             if path is None:
                 _, listed = session.ask(
-                    requests.sync(record.parent), requests.get_children(record.parent), spare=2
+                    requests.sync(record.parent), requests.get_children(record.parent)
                 )
                 if not await self._answered(listed, deadline):
                     return SILENT
                 if isinstance(listed.error, UNANSWERED):
+                    await self._port.sleep(LITTLE)
                     continue
                 nodes: list[str] = [] if listed.error is not None else listed.value
                 found = [node for node in nodes if node.startswith(record.guid)]
@@ -101,5 +102,6 @@ class Ending(Ground):
                 self._drop(record)
                 return error is None or unsure
             if not isinstance(error, UNANSWERED):
-                raise explained(self._where, error)
+                return Unknown(str(explained(self._where, error)))
             unsure = True
+            await self._port.sleep(LITTLE)

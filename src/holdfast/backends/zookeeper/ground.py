@@ -22,10 +22,14 @@ from holdfast.core.backend import Signals
 from holdfast.core.port import Port
 from holdfast.types import Unknown
 
-__all__ = ["CUT", "NOT_OURS", "SILENT", "Ground", "info_of"]
+__all__ = ["CUT", "LITTLE", "NOT_OURS", "SILENT", "Ground", "info_of"]
 
 TTL_OF_A_LOOK = 30.0
 """Whose session is used when no lease is concerned."""
+
+LITTLE = 0.005
+"""Seconds to wait before asking again, where an answer was lost with its connection: the news that
+there is none comes a moment later."""
 
 SILENT = Unknown("the server did not answer in time")
 CUT = Unknown("the connection was lost before the answer came")

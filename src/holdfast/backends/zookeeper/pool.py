@@ -114,8 +114,9 @@ class Pool:
         return session
 
     def _retire(self, session: Session) -> None:
-        self._current.pop(session.key, None)
-        if not session.gone and session not in self._ending:
+        if self._current.get(session.key) is session:
+            del self._current[session.key]
+        if session not in self._ending:
             self._ending.append(session)
 
     # -- the sitter -------------------------------------------------------------------------------
@@ -144,19 +145,19 @@ class Pool:
     async def _sit(self) -> None:
         try:
             while not self.closed:
+                self._wake.clear()
+                self._looks_at = math.inf  # whatever is expected from here on is not overlooked
                 try:
                     due = await self._look(self._port.now())
                 except Exception:
                     log.exception("the sitter met an unexpected error and goes on")
                     due = self._port.now() + 1.0
-                self._looks_at = due
-                if due == math.inf:
+                self._looks_at = min(self._looks_at, due)
+                if self._looks_at == math.inf:
                     await self._wake.wait(None)
-                else:
-                    # A suspended host's timers are late: no further than a keeper's tick apart.
-                    while not self._wake.is_set() and (now := self._port.now()) < self._looks_at:
-                        await self._wake.wait(min(self._looks_at, now + 1.0))
-                self._wake.clear()
+                # A suspended host's timers are late: no further than a keeper's tick apart.
+                while not self._wake.is_set() and (now := self._port.now()) < self._looks_at:
+                    await self._wake.wait(min(self._looks_at, now + 1.0))
         finally:
             self._looks_at = math.inf
 
@@ -181,11 +182,11 @@ class Pool:
         records = list(session.records.values())
         if not session.usable:
             self._retire(session)
-            if session.gone:
+            if session.gone and not records:
                 self._ending.remove(session)
                 return math.inf
-            over += [record for record in records if now >= record.term and not record.attended]
-            return min(session.gone_at, now + 1.0)
+            over += [r for r in records if not r.attended and (session.gone or now >= r.term)]
+            return now + 1.0
         if not records:
             if now < session.idle_since + IDLE:
                 return session.idle_since + IDLE

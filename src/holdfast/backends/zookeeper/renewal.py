@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.zookeeper import requests
-from holdfast.backends.zookeeper.ground import CUT, NOT_OURS, SILENT, Ground
+from holdfast.backends.zookeeper.ground import CUT, LITTLE, NOT_OURS, SILENT, Ground
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.backends.zookeeper.wire import UNANSWERED, Reply
 from holdfast.core.lease import valid_until
@@ -51,19 +51,19 @@ class Renewal(Ground):
         self, session: Session, deadline: float
     ) -> tuple[float, set[str]] | Unknown | None:
         """When we asked, and all nodes of the session; None: it is over."""
-        if session.usable and not await session.connected(deadline) and session.usable:
-            return SILENT
-        if not session.usable:
-            return None
-        sent = self._port.now()
-        synced, listed = session.ask(
-            requests.sync(), requests.ephemerals(self._base or "/"), spare=2
-        )
-        if not await self._answered(listed, deadline):
-            session.doubt()
-            return SILENT
-        if isinstance(listed.error, UNANSWERED):
-            return CUT if session.usable else None
+        while True:
+            if session.usable and not await session.connected(deadline) and session.usable:
+                return SILENT
+            if not session.usable:
+                return None
+            sent = self._port.now()
+            synced, listed = session.ask(requests.sync(), requests.ephemerals(self._base or "/"))
+            if not await self._answered(listed, deadline):
+                session.doubt()
+                return SILENT
+            if not isinstance(listed.error, UNANSWERED):
+                break
+            await self._port.sleep(LITTLE)
         if synced.error is None:
             session.heard(sent)
         if listed.error is not None:

@@ -118,14 +118,14 @@ class Session:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def ask(self, *asked: Request, record: Record | None = None, spare: int = 0) -> list[Reply]:
+    def ask(self, *asked: Request, record: Record | None = None) -> list[Reply]:
         """Send them back to back. The last reply can be waited for, and the others are there when
         it is: the server answers in order. With a record, the last but one makes its node."""
         replies = [Reply() for _ in asked]
         if record is not None:
             replies[-2] = _Created(record)
         replies[-1].event = self._port.event()
-        self.wire.send(*zip(asked, replies, strict=True), spare=spare)
+        self.wire.send(*zip(asked, replies, strict=True))
         return replies
 
     async def connected(self, deadline: float) -> bool:
@@ -181,19 +181,23 @@ class Session:
     def watch(self, record: Record, paths: tuple[str, ...]) -> None:
         """Nudge this record when one of the nodes changes; the requests that make the server tell
         are the caller's."""
-        self.unwatch(record)
-        record.watching = paths
-        for path in paths:
-            self._watchers.setdefault(path, []).append(record)
+        with self._port.mutex():
+            self.unwatch(record)
+            record.watching = paths
+            for path in paths:
+                self._watchers.setdefault(path, []).append(record)
 
     def unwatch(self, record: Record) -> None:
-        paths, record.watching = record.watching, ()
-        for path in paths:
-            others = self._watchers.get(path, [])
-            if record in others:
-                others.remove(record)
-            if not others:
-                self._watchers.pop(path, None)
+        if not record.watching:
+            return
+        with self._port.mutex():  # two at once could take a list for empty that is just filled
+            paths, record.watching = record.watching, ()
+            for path in paths:
+                others = self._watchers.get(path, [])
+                if record in others:
+                    others.remove(record)
+                if not others:
+                    self._watchers.pop(path, None)
 
     # -- what the wire says, in its thread --------------------------------------------------------
 

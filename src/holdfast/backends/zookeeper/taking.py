@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from holdfast.backends.local import shown
 from holdfast.backends.zookeeper import requests
-from holdfast.backends.zookeeper.ground import CUT, SILENT, Ground, info_of
+from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground, info_of
 from holdfast.backends.zookeeper.naming import (
     Contender,
     blockers,
@@ -40,8 +40,6 @@ __all__ = ["Taking"]
 
 PARENTS = 10_000
 """So many locks' nodes are remembered to exist."""
-
-LITTLE = 0.01
 
 
 class Taking(Ground):

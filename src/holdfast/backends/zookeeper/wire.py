@@ -10,7 +10,8 @@ Hazards, each met in kazoo 2.10 to 2.11:
   look like one claim.
 - The timeout that the server granted is known inside `_connect` only.
 - An error code that kazoo has no class for kills its thread; so does nothing else we send.
-- `KazooClient._call` swallows a KeyboardInterrupt; requests are put on its queue here instead.
+- `KazooClient._call` swallows a KeyboardInterrupt and waits when its pipe is full; requests are put
+  on its queue here instead, and sent by our own `_pump`.
 - It logs requests at DEBUG, passwords among them: such records end here (law 9).
 - Its select makes an epoll set for every call.
 """
@@ -24,6 +25,8 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,6 +68,7 @@ CONNECT_PATIENCE = 3.0
 """Seconds for one host to accept a connection, before the next is tried."""
 
 SLOWEST_RETRY = 0.5
+HEAD = struct.Struct("!iii")  # length, xid, type
 
 
 NoNode: type[Exception] = exceptions.NoNodeError
@@ -207,6 +211,7 @@ class Wire:
         self._connection = self._client._connection
         self._connect = self._connection._connect
         self._connection._connect = self._connected
+        self._connection._send_request = self._pump
 
     def start(self) -> None:
         """Begin to connect, in a thread of its own."""
@@ -214,23 +219,21 @@ class Wire:
 
     # -- requests, from any thread ----------------------------------------------------------------
 
-    def send(self, *requests: tuple[Request, Reply], spare: int = 0) -> None:
-        """In this order, and all of them, unless the session is over. One byte for each wakes the
-        connection thread. Spare ones make up for a sender who was interrupted before its own were
-        sent, and are harmless otherwise: whoever cleans up sends some."""
+    def send(self, *requests: tuple[Request, Reply]) -> None:
+        """In this order, and all of them, unless the session is over."""
         self._client._queue.extend(requests)
-        self._wake(len(requests) + spare)
+        self._wake()
         if self.over:  # it may have ended before they were queued, and nobody looks there again
             for _, reply in requests:
                 if not reply.done:
                     reply.set_exception(exceptions.SessionExpiredError())
 
-    def _wake(self, count: int) -> None:
+    def _wake(self) -> None:
         bell = self._connection._write_sock
         if bell is not None:
             try:
-                bell.send(b"\0" * count, 0x40)  # MSG_DONTWAIT: a full pipe is awake already
-            except OSError:
+                bell.send(b"\0", socket.MSG_DONTWAIT)
+            except OSError:  # full: it is about to be read, and the whole queue with it; or closed
                 pass
 
     def hurry(self) -> None:
@@ -249,7 +252,7 @@ class Wire:
         self._quitting = True
         self._client._stopped.set()
         self.hurry()
-        self._wake(1)
+        self._wake()
 
     # -- what happens, in the connection thread ---------------------------------------------------
 
@@ -267,6 +270,22 @@ class Wire:
         # kazoo reads for two thirds of what the server granted.
         self._listener.on_connected(self._client._session_id, read_timeout * 1.5 / 1000, sent)
         return read_timeout, connect_timeout
+
+    def _pump(self, _read_timeout: float, write_timeout: float) -> None:
+        """Everything on the queue, in one write. kazoo reads one byte and sends one request for
+        it, so a byte that a full pipe refused would leave a request behind."""
+        connection, client = self._connection, self._client
+        connection._read_sock.recv(4096)
+        queue, pending = client._queue, client._pending
+        parts: list[bytes] = []
+        while queue:
+            request, reply = queue.popleft()
+            xid = connection._xid = connection._xid % 2147483647 + 1
+            body = request.serialize()
+            parts.append(HEAD.pack(len(body) + 8, xid, request.type) + body)
+            pending.append((request, reply, xid))
+        if parts:
+            connection._write(b"".join(parts), write_timeout)
 
     def _changed(self, state: str) -> None:
         if state == KazooState.SUSPENDED:
