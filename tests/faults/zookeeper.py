@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Connect  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast.backends.zookeeper import ZooKeeperBackend
@@ -33,6 +36,18 @@ def sessions(locks: holdfast.Locks) -> list[Session]:
     backend = locks._current.backend
     assert isinstance(backend, ZooKeeperBackend)
     return list(backend._pool._current.values())
+
+
+def end_session(port: int, session: Session) -> None:
+    """By another connection that says the same id and password, and closes it in the same breath:
+    else the two would go on taking the session away from one another."""
+    client = session.wire._client
+    connect = Connect(0, 0, 30000, client._session_id, client._session_passwd, False).serialize()
+    close = struct.pack("!ii", 1, -11)
+    with socket.create_connection((HOST, port), LONG) as link:
+        link.sendall(b"".join(struct.pack("!i", len(part)) + part for part in (connect, close)))
+        while link.recv(4096):
+            pass
 
 
 def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> float:

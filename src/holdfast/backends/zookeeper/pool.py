@@ -219,17 +219,17 @@ class Pool:
         return due
 
     def _make_contact(self, session: Session, now: float) -> float:
-        """For leases that last longer than the session vouches for: a contact every third of the
-        timeout, and again soon if it is not answered."""
-        third = session.timeout / 3
-        if now < session.contact + third:
-            return session.contact + third
-        if not session.doubtful:
+        """For leases that last longer than the session vouches for: a contact every quarter of the
+        timeout, and again soon if it is not answered; after a third of it there is doubt."""
+        ask_at, soon = session.contact + session.timeout / 4, session.timeout / 12
+        if now < ask_at:
+            return ask_at
+        if now >= ask_at + soon and not session.doubtful:
             session.doubt()
-        if session.wire.up and now >= session.asked + third / 4:
+        if session.wire.up and now >= session.asked + soon:
             session.asked = now
             session.wire.send((requests.sync(), session.contact_at(now)))
-        return now + third / 4
+        return min(session.asked, now) + soon
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ Hazards, each met in kazoo 2.10 to 2.11:
 from __future__ import annotations
 
 import logging
+import math
 import select
 import socket
 import struct
@@ -65,7 +66,9 @@ __all__ = [
 ]
 
 CONNECT_PATIENCE = 3.0
-"""Seconds for one host to accept a connection, before the next is tried."""
+"""Seconds for a host to accept a connection, and again for each answer until the session is known,
+before the next is tried. kazoo would wait for the session's whole timeout; and a server that ends a
+session just when it is resumed may never answer (seen on 3.8)."""
 
 SLOWEST_RETRY = 0.5
 HEAD = struct.Struct("!iii")  # length, xid, type
@@ -90,16 +93,17 @@ UNANSWERED: tuple[type[Exception], ...] = (
 """After these nobody knows whether the request was executed."""
 
 
-class QuotaExceeded(exceptions.ZookeeperError):  # type: ignore[misc]
-    code = -125
+def _class_of(code: int, name: str) -> type[Exception]:
+    """kazoo's own, if it has one for this code."""
+    known = exceptions.EXCEPTIONS
+    if code not in known:
+        known[code] = type(name, (exceptions.ZookeeperError,), {"code": code})
+    found: type[Exception] = known[code]
+    return found
 
 
-class Throttled(exceptions.ZookeeperError):  # type: ignore[misc]
-    code = -127
-
-
-for _error in (QuotaExceeded, Throttled):
-    exceptions.EXCEPTIONS.setdefault(_error.code, _error)
+QuotaExceeded = _class_of(-125, "QuotaExceededError")
+Throttled = _class_of(-127, "ThrottledOpError")
 
 
 def error_of(code: int) -> Exception:
@@ -262,7 +266,11 @@ class Wire:
             raise exceptions.ConnectionDropped("the session is over")
         self._handler.hurried.clear()
         sent = clock.now()
-        read_timeout, connect_timeout = self._connect(*address)
+        self._handler.patience = CONNECT_PATIENCE
+        try:
+            read_timeout, connect_timeout = self._connect(*address)
+        finally:
+            self._handler.patience = math.inf
         self.up = True
         if self._leaving is not None:
             self._leaving = Reply()
@@ -315,6 +323,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self._wire = wire
         self.hurried = threading.Event()
+        self.patience = math.inf
 
     def sleep_func(self, seconds: float) -> None:
         self.hurried.wait(seconds)
@@ -348,7 +357,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(waits, select.POLLIN)
         for waits in wlist:
             poll.register(waits, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(timeout * 1000)}
+        ready = {fd for fd, _ in poll.poll(min(timeout, self.patience) * 1000)}
         return (
             [waits for waits in rlist if waits.fileno() in ready],
             [waits for waits in wlist if waits.fileno() in ready],
