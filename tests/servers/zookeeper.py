@@ -17,8 +17,11 @@ from tests.servers.base import Group, Process, ServerError, wait_for_other
 from tests.servers.home import HOST, Home
 from tests.servers.install import need
 
-# The manifest of the first names all the others but the one that writes the log.
-_CLASS_PATH = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
+# The manifest of the first names all others but those that write the log and speak TLS.
+_CLASS_PATH = ":".join(
+    f"/usr/share/java/{jar}.jar"
+    for jar in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
+)
 # Short-lived JVMs: start fast, stay small, compile little.
 _JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"]
 
@@ -47,7 +50,7 @@ class ZooKeeperServer(Process):
         self.quorum_port = self.home.reserve_port()
         self.election_port = self.home.reserve_port()
         self.members: Sequence[ZooKeeperServer] = [self]
-        self._settings = {
+        self.settings = {
             "tickTime": str(tick),
             "initLimit": "50",
             "syncLimit": str(sync_limit),
@@ -76,7 +79,7 @@ class ZooKeeperServer(Process):
             "dataDir": str(self.data),
             "clientPort": str(self.port),
             "clientPortAddress": HOST,
-            **self._settings,
+            **self.settings,
         }
         if len(self.members) > 1:
             for n, node in enumerate(self.members, 1):

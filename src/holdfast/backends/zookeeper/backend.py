@@ -6,6 +6,8 @@ Contract: `core/backend.py`. Opening contacts nobody. Partners: `taking.py`, whe
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from typing import Any
 
 from holdfast.backends.url import Option, Url
@@ -13,10 +15,10 @@ from holdfast.backends.zookeeper.cells import Cells
 from holdfast.backends.zookeeper.ending import Ending
 from holdfast.backends.zookeeper.naming import encoded
 from holdfast.backends.zookeeper.overview import Overview
+from holdfast.backends.zookeeper.place import Place, Tls
 from holdfast.backends.zookeeper.renewal import Renewal
 from holdfast.backends.zookeeper.requests import Acl
 from holdfast.backends.zookeeper.taking import Taking
-from holdfast.backends.zookeeper.wire import Place
 from holdfast.errors import Misconfigured
 from holdfast.types import Capabilities, Mode
 
@@ -84,7 +86,7 @@ class ZooKeeperBackend(Taking, Ending, Renewal, Overview, Cells):
         acl = values["acl"] or ("creator" if url.user else "open")
         if acl != "open" and not url.user and not values["cert"]:
             raise Misconfigured(f"?acl={acl} needs to know whose: put a user into the URL")
-        place = Place(hosts, ACLS[acl], **_login(url, values), tls=_tls(values) if tls else {})
+        place = Place(hosts, ACLS[acl], **_login(url, values), tls=_tls(values) if tls else None)
         base = "/" + "/".join(encoded(part) for part in url.path.split("/") if part)
         return cls(place, str(url), base.rstrip("/"), values["parents"] == "container")
 
@@ -94,16 +96,15 @@ def _login(url: Url, values: dict[str, Any]) -> dict[str, Any]:
         return {}
     if values["auth"] == "digest":
         return {"auth": (("digest", f"{url.user}:{url.password}"),)}
+    if importlib.util.find_spec("puresasl") is None:
+        raise Misconfigured("?auth=sasl needs the package pure-sasl: pip install pure-sasl")
     return {"sasl": {"mechanism": "DIGEST-MD5", "username": url.user, "password": url.password}}
 
 
-def _tls(values: dict[str, Any]) -> dict[str, Any]:
+def _tls(values: dict[str, Any]) -> Tls:
     if bool(values["cert"]) != bool(values["key"]):
         raise Misconfigured("a client's certificate needs its key: give ?cert= and ?key=")
-    return {
-        "use_ssl": True,
-        "ca": values["ca"] or None,
-        "certfile": values["cert"] or None,
-        "keyfile": values["key"] or None,
-        "check_hostname": values["verify_host"],
-    }
+    for name in ("ca", "cert", "key"):
+        if values[name] and not os.path.isfile(values[name]):
+            raise Misconfigured(f"?{name}={values[name]}: there is no such file")
+    return Tls(values["ca"], values["cert"], values["key"], values["verify_host"])

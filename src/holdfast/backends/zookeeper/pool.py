@@ -18,8 +18,8 @@ import math
 from collections.abc import Awaitable, Callable
 
 from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.session import Record, Session
-from holdfast.backends.zookeeper.wire import Place
 from holdfast.core.backend import Signals
 from holdfast.core.backoff import pause
 from holdfast.core.port import Port, Task
@@ -89,10 +89,12 @@ class Pool:
                         f"{ttl:g} s is too short for this store; use a longer one"
                     )
                 return session
-            if session.over and "credentials" in session.over:
-                raise Misconfigured(f"{self._where}: {session.over}; see the user in the URL")
+            wire = session.wire
+            if wire.refusal:
+                raise Misconfigured(f"{self._where}: {wire.refusal}")
             if self._port.now() >= deadline or self.closed:
-                raise Unavailable(f"{self._where} could not be reached, or did not answer in time")
+                why = f" ({wire.trouble})" if wire.trouble else ""
+                raise Unavailable(f"{self._where} could not be reached in time{why}")
 
     def _open(self, key: int) -> Session:
         with self._port.mutex():

@@ -25,8 +25,9 @@ import math
 from typing import Any
 
 from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.requests import Request
-from holdfast.backends.zookeeper.wire import Place, Reply, Wire
+from holdfast.backends.zookeeper.wire import Reply, Wire
 from holdfast.core.backend import Signals
 from holdfast.core.lease import DRIFT
 from holdfast.core.port import Event, Port

@@ -27,10 +27,10 @@ import logging
 import math
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kazoo import exceptions  # type: ignore[import-untyped]
@@ -41,7 +41,8 @@ from kazoo.handlers.threading import (  # type: ignore[import-untyped]
 from kazoo.protocol import serialization  # type: ignore[import-untyped]
 from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
 
-from holdfast.backends.zookeeper.requests import Acl, Request
+from holdfast.backends.zookeeper.place import Place
+from holdfast.backends.zookeeper.requests import Request
 from holdfast.core.port import Event
 from holdfast.ports import clock
 
@@ -57,7 +58,6 @@ __all__ = [
     "NoNode",
     "NodeExists",
     "NotReadOnly",
-    "Place",
     "QuotaExceeded",
     "Reply",
     "Throttled",
@@ -164,17 +164,6 @@ class Listener(Protocol):
         are over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where and as whom to connect."""
-
-    hosts: str
-    acl: tuple[Acl, ...]
-    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    sasl: dict[str, str] | None = field(default=None, repr=False)
-    tls: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
-
-
 class _NoSecrets(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.INFO
@@ -183,19 +172,17 @@ class _NoSecrets(logging.Filter):
 log = logging.getLogger("holdfast.zookeeper")
 log.addFilter(_NoSecrets())
 
-REASONS = {
-    KeeperState.EXPIRED_SESSION: "the server ended the session",
-    KeeperState.AUTH_FAILED: "the server refused the credentials",
-}
-
 
 class Wire:
     def __init__(self, place: Place, timeout: float, listener: Listener) -> None:
         self._listener = listener
+        self.tls = place.tls
         self._leaving: Reply | None = None
         self._quitting = False
         self.over = False
         self.up = False
+        self.trouble = ""  # why the last attempt to connect failed
+        self.refusal = ""  # why there is no point in another one
         self._handler = _Handler(self)
         self._client = KazooClient(
             hosts=place.hosts,
@@ -209,7 +196,6 @@ class Wire:
             },
             command_retry={"sleep_func": self._handler.sleep_func},
             logger=log,
-            **place.tls,
         )  # fmt: skip
         self._client.add_listener(self._changed)
         self._connection = self._client._connection
@@ -250,6 +236,11 @@ class Wire:
             self._leaving = Reply()
             if self.up:
                 self.send((_Close(), self._leaving))
+
+    def refuse(self, reason: str) -> None:
+        """There is no point in trying again."""
+        self.refusal = reason
+        self.quit()
 
     def quit(self) -> None:
         """Stop connecting; what the server has of the session ends by its timeout."""
@@ -305,7 +296,12 @@ class Wire:
             closed = leaving is not None and leaving.done and leaving.error is None
             what = self._client.client_state
             gone = closed or what == KeeperState.EXPIRED_SESSION
-            self._listener.on_ended(REASONS.get(what, "the session was closed"), gone)
+            if what == KeeperState.AUTH_FAILED:
+                self.refusal = "the server refused the credentials"
+            reason = self.refusal or "the session was closed"
+            if what == KeeperState.EXPIRED_SESSION:
+                reason = "the server ended the session"
+            self._listener.on_ended(reason, gone)
 
     def watched(self, event: Any) -> None:
         """The one callback of all watches: kazoo keeps each path's callbacks as a set."""
@@ -345,9 +341,25 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = min(kwargs.get("timeout") or CONNECT_PATIENCE, CONNECT_PATIENCE)
-        return super().create_connection(*args, **kwargs)
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, **_given: Any
+    ) -> socket.socket:
+        """kazoo's own leaves a socket open whose handshake failed."""
+        wire = self._wire
+        try:
+            link = socket.create_connection(address, CONNECT_PATIENCE)
+            try:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return link if wire.tls is None else wire.tls.wrap(link, hostname)
+            except BaseException:
+                link.close()
+                raise
+        except ssl.SSLCertVerificationError as error:
+            wire.refuse(f"the server's certificate is not trusted: {error.verify_message}")
+            raise
+        except OSError as error:
+            wire.trouble = error.strerror or str(error)
+            raise
 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
