@@ -21,6 +21,7 @@ from holdfast.backends.zookeeper.naming import (
     in_order,
     prefix_of,
 )
+from holdfast.backends.zookeeper.pool import Pool
 from holdfast.types import Claim
 
 NAMES = st.text(min_size=1).filter(lambda name: not re.search("[\ud800-\udfff]", name))
@@ -126,6 +127,16 @@ def test_no_wake_up_is_lost(line: list[Contender], leavers: set[int]) -> None:
         if watched and not any(line.index(one) in leavers for one in watched):
             left = [one for n, one in enumerate(line) if n not in leavers or one is claim]
             assert blockers(left, left.index(claim))
+
+
+@pytest.mark.req("R50", "R6")
+@given(st.floats(0.001, 10**8))
+def test_a_session_lasts_for_the_ttl_and_not_much_longer(ttl: float) -> None:
+    timeout = Pool.key_of(ttl) / 1000
+    if ttl < 2000:
+        assert 1.5 * ttl * (1 - 1e-9) <= timeout <= 1.5 * ttl * 1.26 + 0.001
+    assert timeout <= 3600
+    assert Pool.key_of(30.0) == 45000
 
 
 @pytest.mark.req("R50")

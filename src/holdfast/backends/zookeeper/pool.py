@@ -1,4 +1,4 @@
-"""The sessions of a client, one for each distinct ttl, and the sitter, who ends what is over.
+"""The sessions of a client, one for each step of ttl, and the sitter, who ends what is over.
 
 Contract: `session` gives one that is connected, or raises `Unavailable` while nothing has been
 sent. The sitter is one task of the port. It deletes the node of every claim whose time has run out
@@ -30,6 +30,7 @@ __all__ = ["Pool"]
 log = logging.getLogger("holdfast")
 
 LONGEST_SESSION = 3600.0
+STEPS = (1, 1.2, 1.5, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10)
 IDLE = 60.0
 """Seconds after which a session without claims is closed."""
 
@@ -61,8 +62,13 @@ class Pool:
         self._failures = 0
         self.closed = False
 
-    def key_of(self, ttl: float) -> int:
-        return math.ceil(min(1.5 * ttl, LONGEST_SESSION) * 1000)
+    @staticmethod
+    def key_of(ttl: float) -> int:
+        """The session's timeout in milliseconds: for a ttl that is as long, or a step longer, so
+        that somebody who computes their ttls does not have a thousand sessions."""
+        power = 10.0 ** math.floor(math.log10(ttl))
+        step = next((s * power for s in STEPS if s * power >= ttl * (1 - 1e-9)), 10 * power)
+        return math.ceil(min(1.5 * step, LONGEST_SESSION) * 1000 - 1e-6)
 
     def ready(self, ttl: float) -> Session | None:
         """The session for this ttl if it can be used at once."""
