@@ -1,5 +1,5 @@
-"""python -m bench [SCENARIO ...] [--target URL ...] [--peer NAME ...] [--quick] [--pairs N]
-                [--out DIRECTORY] [--import MODULE ...] [--list]
+"""python -m bench [SCENARIO ...] [--store NAME ...] [--target URL ...] [--peer NAME ...] [--quick]
+                [--pairs N] [--out DIRECTORY] [--import MODULE ...] [--list]
 
 A full run prints a table of ratios and writes results/*.json, results/*.svg and RESULTS.md into
 DIRECTORY (default: bench/). A quick run shows that every scenario works; its figures mean nothing,
@@ -10,17 +10,21 @@ scenario that fails is, and the others still run.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.entrants import DEFAULT_TARGETS, Field
+from bench.entrants import fields
 from bench.peers import PEERS
 from bench.scenarios import SCENARIOS
+from bench.servers import Servers
 from bench.session import Plan
+from bench.stores import STORES
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,10 +42,12 @@ def main(arguments: list[str]) -> int:
         action="append",
         default=[],
         metavar="URL",
-        help="measure holdfast over this store; {folder} is a temporary folder (default: those of "
-        f"{' and '.join(DEFAULT_TARGETS)} that there are)",
+        help="measure holdfast over this; {folder} is a temporary folder, {redis} the host:port of "
+        "a redis-server of this run (default: "
+        f"{', '.join(url for store in STORES.values() for url in store.targets)}, if there are)",
     )
-    add("--peer", action="append", default=[], choices=list(PEERS), help="default: all")
+    add("--store", action="append", default=[], choices=list(STORES), help="default: all")
+    add("--peer", action="append", default=[], choices=[*PEERS, "none"], help="default: all")
     add("--quick", action="store_true", help="a smoke run, in seconds")
     add("--pairs", type=int, help="pairs of runs for each ratio (7; quick: 2)")
     add("--out", type=Path, help="where to write (default: bench/)")
@@ -62,39 +68,54 @@ def main(arguments: list[str]) -> int:
     pairs = said.pairs or (2 if said.quick else 7)
     if pairs < 1:
         parser.error("--pairs: at least one")
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        field = Field(Path(folder), said.target, said.peer, said.imports)
-        for name, why in field.left_out.items():
-            print(f"{name} is left out: {why}", flush=True)
-        plan = Plan(field, pairs, said.quick)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, Servers() as servers:
+        chosen = fields(
+            Path(folder),
+            servers,
+            stores=said.store,
+            urls=said.target,
+            peers=said.peer,
+            imports=said.imports,
+        )
         out: Path | None = said.out or (None if said.quick else HERE)
-        return _measure(plan, said.scenario or list(SCENARIOS), out, " ".join(arguments))
+        began = time.monotonic()
+        everything: list[dict[str, Any]] = []
+        failed: list[str] = []
+        for field in chosen:
+            for name, why in field.left_out.items():
+                print(f"{name} is left out: {why}", flush=True)
+            plan = Plan(field, pairs, said.quick)
+            for name in said.scenario or SCENARIOS:
+                if name in field.store.without:
+                    print(f"{field.store.title(name)}: says nothing, and is not measured")
+                    continue
+                try:
+                    everything += _measure(plan, name, out, shlex.join(arguments))
+                except RuntimeError as error:  # a worker's; the others' figures are worth having
+                    title = field.store.title(name)
+                    print(f"{title} failed: {error}", file=sys.stderr, flush=True)
+                    failed.append(title)
+        print(report.summary(everything))
+        print(f"{time.monotonic() - began:.0f} s")
+        if out is not None:
+            titles = [store.title(name) for store in STORES.values() for name in SCENARIOS]
+            (out / "RESULTS.md").write_text(report.page(report.load(out, titles)))
+        return 1 if failed else 0
 
 
-def _measure(plan: Plan, names: list[str], out: Path | None, arguments: str) -> int:
-    began = time.monotonic()
-    everything: list[dict[str, Any]] = []
-    failed: list[str] = []
-    for name in names:
-        cases: list[dict[str, Any]] = []
-        try:
-            for case in SCENARIOS[name](plan):
-                cases.append(report.record(case))
-                print("\n".join(report.table(cases[-1])), flush=True)
-        except RuntimeError as error:  # a worker's; the others' figures are worth having
-            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
-            failed.append(name)
-            continue
-        if not cases:
-            print(f"{name}: no target that it applies to")
-        elif out is not None:
-            report.write(out, name, f"python -m bench {arguments}".rstrip(), cases)
-        everything += cases
-    print(report.summary(everything))
-    print(f"{time.monotonic() - began:.0f} s")
-    if out is not None:
-        (out / "RESULTS.md").write_text(report.page(report.load(out, list(SCENARIOS))))
-    return 1 if failed else 0
+def _measure(plan: Plan, name: str, out: Path | None, arguments: str) -> list[dict[str, Any]]:
+    """One scenario over one store."""
+    title, servers = plan.field.store.title(name), plan.field.server_versions()
+    cases: list[dict[str, Any]] = []
+    for case in SCENARIOS[name](plan):
+        versions = {**case.versions, **servers}
+        cases.append(report.record(replace(case, scenario=title, versions=versions)))
+        print("\n".join(report.table(cases[-1])), flush=True)
+    if not cases:
+        print(f"{title}: nobody that it applies to")
+    elif out is not None:
+        report.write(out, title, f"python -m bench {arguments}".rstrip(), cases)
+    return cases
 
 
 if __name__ == "__main__":

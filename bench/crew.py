@@ -48,7 +48,13 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.tell("open", module=entrant.module, target=entrant.target, options=entrant.options)
+        self.tell(
+            "open",
+            module=entrant.module,
+            target=entrant.target,
+            options=entrant.options,
+            meter=None if entrant.server is None else entrant.server.address,
+        )
 
     def tell(self, do: str, *, limit: float = LIMIT, **said: Any) -> None:
         assert self.process.stdin is not None
@@ -133,6 +139,8 @@ class Crew:
             if placement == SAME:
                 here = other = first
             worker.ask("pin", cores=[here], other=other)
+        if self.entrant.server is not None:
+            self.entrant.server.place(first if placement == SAME else second)
 
     def end(self) -> None:
         for worker in self.workers:

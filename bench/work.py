@@ -26,13 +26,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.meter import Meter
+from bench.meter import between as meter_between
 from bench.peers.base import Adapter, AsyncMutex, Mutex
 from bench.stats import SURELY, Turn
 
-__all__ = ["HOLDERS", "Order", "Waiters", "contend_tasks", "contend_threads", "hold", "rss"]
+__all__ = [
+    "HOLDERS",
+    "Order",
+    "Waiters",
+    "abreast",
+    "contend_tasks",
+    "contend_threads",
+    "hold",
+    "rss",
+]
 
 HOLD = 50_000
 """Upper end of the random time, in nanoseconds, that a holder works or sleeps."""
+
+LAST = 100_000_000
+"""Who waits at the end, and can give up, may try for so many nanoseconds more: a poller's pause."""
 
 now = time.monotonic_ns
 
@@ -67,6 +81,7 @@ class Order:
     once: bool = False  # do not ask again
     cores: list[int] | None = None  # waiters alternate over them; None: as the process
     memory: bool = False  # measure the memory that waiters take; spoils the rest
+    metered: bool = False  # ask the server what it had to do
 
 
 class Waiters:
@@ -104,8 +119,9 @@ class Waiters:
         chance, stop, hold = random.Random(waiter).random, order.stop, HOLDERS[order.holder]
         _sleep_until(order.start)
         while (began := now()) < stop:
-            if not mutex.acquire(None):
-                raise RuntimeError("acquire gave up")
+            if not mutex.acquire(_patience(adapter, stop)):
+                _may_give_up(adapter, stop)
+                break
             got = now()
             if got < stop:
                 hold(chance() * HOLD)
@@ -117,14 +133,30 @@ class Waiters:
                 break
 
 
-def contend_threads(adapter: Adapter, order: Order) -> dict[str, Any]:
+def _patience(adapter: Adapter, stop: int) -> float | None:
+    return (stop + LAST - now()) / 1e9 if adapter.gives_up and stop != sys.maxsize else None
+
+
+def _may_give_up(adapter: Adapter, stop: int) -> None:
+    if not adapter.gives_up or now() < stop:
+        raise RuntimeError("acquire gave up")
+
+
+def contend_threads(adapter: Adapter, order: Order, meter: Meter | None) -> dict[str, Any]:
     asked = adapter.calls()
     waiters = Waiters(adapter, order)
     _sleep_until(order.since)
     cpu = time.process_time()
+    before = meter and meter.read()
     _sleep_until(order.stop)
     cpu = time.process_time() - cpu
-    return {"turns": waiters.turns(), "cpu": cpu, "calls": _since(asked, adapter)}
+    after = meter and meter.read()
+    return {
+        "turns": waiters.turns(),
+        "cpu": cpu,
+        "calls": _since(asked, adapter),
+        "readings": [before, after],
+    }
 
 
 def _in_line(adapter: Adapter, mutex: Mutex | AsyncMutex, began: int, got: int) -> int | None:
@@ -133,23 +165,24 @@ def _in_line(adapter: Adapter, mutex: Mutex | AsyncMutex, began: int, got: int) 
     return began + SURELY if got - began > SURELY else None
 
 
-def contend_tasks(adapter: Adapter, order: Order) -> dict[str, Any]:
-    return adapter.runner.run(_tasks(adapter, order))
+def contend_tasks(adapter: Adapter, order: Order, meter: Meter | None) -> dict[str, Any]:
+    return adapter.runner.run(_tasks(adapter, order, meter))
 
 
-async def _tasks(adapter: Adapter, order: Order) -> dict[str, Any]:
+async def _tasks(adapter: Adapter, order: Order, meter: Meter | None) -> dict[str, Any]:
     """As the threads, but in one process: somebody holds the lock until all stand in line, and
     the time that counts begins then, however long it took."""
     import asyncio
 
     turns: list[Turn] = []
-    stop = sys.maxsize
+    settled, stop = 0, sys.maxsize
 
     async def compete(waiter: int) -> None:
         mutex: AsyncMutex = adapter.make(order.name)
         while (began := now()) < stop:
-            if not await mutex.acquire(None):
-                raise RuntimeError("acquire gave up")
+            if not await mutex.acquire(_patience(adapter, stop)):
+                _may_give_up(adapter, stop)
+                break
             got = now()
             await asyncio.sleep(0)  # a loop's timers are too coarse for more; others get to ask
             queued = _in_line(adapter, mutex, began, got)
@@ -161,17 +194,26 @@ async def _tasks(adapter: Adapter, order: Order) -> dict[str, Any]:
     await first.acquire(5.0)
     asked = adapter.calls()
     memory = rss() if order.memory else 0
+    if order.metered and not adapter.knows_line:
+        # They cannot be seen to stand in line, but their first requests connect.
+        settled = now() + SURELY + len(order.waiters) * 500_000
+        stop = settled + order.stop - order.since
     tasks = [asyncio.create_task(compete(waiter)) for waiter in order.waiters]
     await asyncio.sleep(0)  # each runs until it waits: for the lock, or for the store's answer
+    if stop != sys.maxsize:
+        await asyncio.sleep((settled - now()) / 1e9)
     while adapter.knows_line and adapter.in_line() < len(tasks):
         await asyncio.sleep(0.005)
     if order.memory:
         memory = rss() - memory
+    before = meter and meter.read()  # holds up the loop, in which nothing happens yet
     cpu, since = time.process_time(), now()
-    stop = since + order.stop - order.since
+    if stop == sys.maxsize:
+        stop = since + order.stop - order.since
     await first.release()
     await asyncio.sleep((stop - now()) / 1e9)
     cpu = time.process_time() - cpu
+    after = meter and meter.read()
     await asyncio.wait(tasks)
     failures = [task.exception() for task in tasks if task.exception() is not None]
     if failures:
@@ -181,6 +223,7 @@ async def _tasks(adapter: Adapter, order: Order) -> dict[str, Any]:
         "cpu": cpu,
         "calls": _since(asked, adapter),
         "bytes": memory,
+        "readings": [before, after],
         "since": since,
         "stop": stop,
     }
@@ -191,10 +234,44 @@ def _since(asked: int | None, adapter: Adapter) -> int | None:
     return None if asked is None or calls is None else calls - asked
 
 
-def hold(adapter: Adapter, number: int, rounds: int, trace: bool) -> dict[str, float]:
+def abreast(adapter: Adapter, tasks: int, seconds: float) -> dict[str, Any]:
+    """So many tasks, each with a lock that nobody else wants: what each pair took, and how long
+    all of it."""
+    return adapter.runner.run(_abreast(adapter, tasks, seconds))
+
+
+async def _abreast(adapter: Adapter, tasks: int, seconds: float) -> dict[str, Any]:
+    import asyncio
+
+    mutexes: list[AsyncMutex] = [adapter.make(f"mine-{number}") for number in range(tasks)]
+
+    async def cycle(mutex: AsyncMutex, over: int) -> list[int]:
+        taken: list[int] = []
+        while True:
+            start = now()
+            await mutex.acquire(None)
+            await mutex.release()
+            end = now()
+            taken.append(end - start)
+            if end >= over:
+                return taken
+
+    # The first time everybody connects; this one is not timed.
+    await asyncio.gather(*(cycle(mutex, 0) for mutex in mutexes))
+    began = now()
+    over = began + int(seconds * 1e9)
+    parts = await asyncio.gather(*(cycle(mutex, over) for mutex in mutexes))
+    return {"taken": [one for part in parts for one in part], "nanoseconds": now() - began}
+
+
+def hold(
+    adapter: Adapter, number: int, rounds: int, trace: bool, meter: Meter | None = None
+) -> dict[str, float]:
     """Acquire so many, keep them for some rounds of renewal, release them."""
     if trace:
-        adapter.make("first").acquire(5.0)  # starts whatever a client starts once
+        first: Mutex = adapter.make("first")
+        first.acquire(5.0)  # starts whatever a client starts once
+        first.release()
         tracemalloc.start()
     threads = _threads()
     before = tracemalloc.get_traced_memory()[0] if trace else rss()
@@ -207,8 +284,17 @@ def hold(adapter: Adapter, number: int, rounds: int, trace: bool) -> dict[str, f
     if trace:
         after = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
+        for mutex in kept:  # a killed holder's lease would be in the way of the next
+            mutex.release()
         return {"traced bytes per lease": (after - before) / number}
+    before_keeping = meter and meter.read()
     found = adapter.keep(number, rounds)
+    if meter and before_keeping:
+        reading = meter.read()
+        used = meter_between(before_keeping, reading)
+        found["connections"] = reading.connections
+        if "store requests per s" in found:  # what was asked, by the store's own books
+            found["store requests per s"] = used.requests / used.seconds
     memory, threads = rss() - before, _threads() - threads
     releasing = now()
     lost = [mutex.release() is False for mutex in kept].count(True)

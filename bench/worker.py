@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import work
+from bench.meter import Meter, Reading
 from bench.peers.base import Adapter, Starter
 from bench.stats import Turn
 
@@ -33,13 +34,15 @@ class Worker:
     """The adapter, and the state between commands."""
 
     adapter: Adapter
+    meter: Meter | None = None
 
     def __init__(self) -> None:
         self.mutexes: dict[str, Any] = {}
         self.standing: work.Waiters | None = None
 
-    def do_open(self, module: str, target: str, options: dict[str, Any]) -> str:
-        """Make the adapter; its version."""
+    def do_open(self, module: str, target: str, options: dict[str, Any], meter: str | None) -> str:
+        """Make the adapter; its version. `meter` is the server that keeps the books."""
+        self._server = meter
         connect: Starter = importlib.import_module(module).connect
         self.adapter = connect(target, **options)
         return self.adapter.version
@@ -63,7 +66,8 @@ class Worker:
 
     def do_contend(self, kind: str, order: dict[str, Any]) -> dict[str, Any]:
         contend = work.contend_tasks if kind == "tasks" else work.contend_threads
-        return contend(self.adapter, work.Order(**order))
+        its = work.Order(**order)
+        return contend(self.adapter, its, self._metered() if its.metered else None)
 
     def do_take(self, name: str) -> None:
         """Hold a lock that is free."""
@@ -92,11 +96,27 @@ class Worker:
         return used.ru_utime + used.ru_stime
 
     def do_hold(self, number: int, rounds: int, trace: bool) -> dict[str, float]:
-        return work.hold(self.adapter, number, rounds, trace)
+        return work.hold(self.adapter, number, rounds, trace, self._metered())
+
+    def do_abreast(self, tasks: int, seconds: float) -> dict[str, Any]:
+        """Tasks with a lock of their own each."""
+        return work.abreast(self.adapter, tasks, seconds)
+
+    def do_meter(self) -> Reading | None:
+        """What the server had to do so far, if it keeps books."""
+        meter = self._metered()
+        return None if meter is None else meter.read()
+
+    def _metered(self) -> Meter | None:
+        if self.meter is None and self._server is not None:
+            self.meter = Meter(self._server)
+        return self.meter
 
     def do_close(self) -> None:
         self.mutexes.clear()
         self.adapter.close()
+        if self.meter is not None:
+            self.meter.close()
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """The registry of what can be measured beside holdfast: a peer is one module and one line here.
 
 Contract: nothing here imports a peer. `requires` names the one package, with its version, that the
-peer's own environment has (`envs.py`); without it the peer needs the standard library only. `kinds`
-says which waiters it can serve. Floors are peers too: they do the least that could do the job.
+peer's own environment has (`envs.py`), and the client that it needs; without it the peer needs the
+standard library only. `kinds` says which waiters it can serve, `store` beside which targets it is
+measured (`bench/stores.py`). Floors are peers too: they do the least that could do the job.
 """
 
 from __future__ import annotations
@@ -20,17 +21,43 @@ class Peer:
     module: str  # below bench.peers
     kinds: tuple[str, ...]
     target: str = "{folder}"
-    requires: str | None = None
+    requires: tuple[str, ...] = ()
+    store: str = "embedded"
+    everywhere: bool = True  # or only in the contests that are for everybody: they take long
 
 
-_FILES = (THREADS, PROCESSES)
+_FILES = _REMOTE = (THREADS, PROCESSES)
+_REDIS = "redis://{redis}/0"
+_CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
 
 PEERS: dict[str, Peer] = {
-    "filelock": Peer("filelock", _FILES, requires="filelock==4.2.10"),
-    "portalocker": Peer("portalocker", _FILES, requires="portalocker==4.4.2"),
+    "filelock": Peer("filelock", _FILES, requires=("filelock==4.2.10",)),
+    "portalocker": Peer("portalocker", _FILES, requires=("portalocker==4.4.2",)),
     "flock": Peer("flock", _FILES),
     "threading.Lock": Peer("in_process", (THREADS,), "threading.Lock"),
     "asyncio.Lock": Peer("in_process", (TASKS,), "asyncio.Lock"),
+    "redis-py": Peer("redis_py", _REMOTE, _REDIS, _CLIENT, "redis"),
+    "redis.asyncio": Peer("redis_asyncio", (TASKS,), _REDIS, _CLIENT, "redis"),
+    # redis 8 has a socket timeout of five seconds by default, which cuts its BLPOP.
+    "python-redis-lock": Peer(
+        "python_redis_lock",
+        _REMOTE,
+        _REDIS,
+        ("python-redis-lock==4.0.1", "redis==7.4.1", "hiredis==3.5.0"),
+        "redis",
+    ),
+    "pottery": Peer("pottery", _REMOTE, _REDIS, ("pottery==3.0.1", *_CLIENT), "redis", False),
+    # It asks for redis < 6.
+    "redlock-ng": Peer(
+        "redlock_ng",
+        _REMOTE,
+        _REDIS,
+        ("redlock-ng==2.0.4", "redis==5.3.1", "hiredis==3.5.0"),
+        "redis",
+        False,
+    ),
+    "sherlock": Peer("sherlock", _REMOTE, _REDIS, ("sherlock==0.4.1", *_CLIENT), "redis", False),
+    "tooz": Peer("tooz", _REMOTE, _REDIS, ("tooz[redis]==9.1.0", *_CLIENT), "redis", False),
 }
 """What people use instead; `--peer` chooses among these."""
 
@@ -38,6 +65,7 @@ FLOORS: dict[str, Peer] = {
     "loopback round trips": Peer("loopback", (THREADS,)),
     "two SQLite statements": Peer("statements", (THREADS,)),
     "FIFO of bare locks": Peer("in_process", (THREADS,), "fifo"),
+    "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
 }
 """What a scenario compares with beside them."""
 

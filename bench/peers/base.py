@@ -20,7 +20,22 @@ from bench.stats import Figures
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Adapter", "AsyncMutex", "Mutex", "Starter", "timed"]
+__all__ = [
+    "CONNECTIONS",
+    "FOR_EVER",
+    "Adapter",
+    "AsyncAdapter",
+    "AsyncMutex",
+    "Mutex",
+    "Starter",
+    "timed",
+]
+
+FOR_EVER = 86_400.0
+"""For a peer whose own limit on waiting would make two hundred waiters a failure."""
+
+CONNECTIONS = 20_000
+"""As many as a peer may need; some pools refuse more than a hundred."""
 
 
 class Mutex(Protocol):
@@ -65,6 +80,10 @@ class Adapter:
 
     knows_line = False
 
+    gives_up = False
+    """Its acquire is false when the time is up. Else whoever waits at the end of a contest must get
+    the lock once more: two hundred pollers need seconds for that."""
+
     def calls(self) -> int | None:
         """How much was asked of the store so far, if that is counted."""
         return None
@@ -91,6 +110,20 @@ class Adapter:
             self.runner.close()
 
 
+class AsyncAdapter(Adapter):
+    """Its mutexes are for tasks, and its connections belong to its loop."""
+
+    def cycles(self, mutex: Any, seconds: float) -> list[int]:
+        return self.runner.run(timed_in_task(mutex, seconds))
+
+    async def aclose(self) -> None:
+        """End what the loop has."""
+
+    def close(self) -> None:
+        self.runner.run(self.aclose())
+        super().close()
+
+
 class Starter(Protocol):
     """What a peer's module has under the name `connect`."""
 
@@ -106,5 +139,18 @@ def timed(mutex: Mutex, seconds: float) -> list[int]:
             start = now()
             acquire(None)
             release()
+            taken.append(now() - start)
+    return taken
+
+
+async def timed_in_task(mutex: AsyncMutex, seconds: float) -> list[int]:
+    now, acquire, release = time.monotonic_ns, mutex.acquire, mutex.release
+    taken: list[int] = []
+    over = now() + int(seconds * 1e9)
+    while now() < over:
+        for _ in range(10):
+            start = now()
+            await acquire(None)
+            await release()
             taken.append(now() - start)
     return taken

@@ -27,16 +27,16 @@ class Missing(Exception):
 
 def python_of(name: str) -> str:
     requires = EVERY[name].requires
-    if requires is None:
+    if not requires:
         return sys.executable
-    wanted = f"{sys.version}\n{requires}\n"
+    wanted = f"{sys.version}\n{' '.join(requires)}\n"
     folder = HOME / name
     stamp, python = folder / "bench.stamp", folder / "bin" / "python"
     if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"bench: making {folder} with {requires}", file=sys.stderr, flush=True)
+        print(f"bench: making {folder} with {' '.join(requires)}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(folder))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--no-input", requires)
+        _run(str(python), "-m", "pip", "install", "--quiet", "--no-input", *requires)
         stamp.write_text(wanted)
     return str(python)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import holdfast
 from bench.counted import Counted, counted
-from bench.peers.base import Adapter
+from bench.peers.base import Adapter, AsyncAdapter
 from bench.stats import Figures
 from holdfast import aio
 
@@ -126,7 +126,7 @@ class With(Threads):
         return taken
 
 
-class Tasks(_Common):
+class Tasks(_Common, AsyncAdapter):
     def __init__(
         self, url: str, client: dict[str, Any], count: bool, options: dict[str, Any]
     ) -> None:
@@ -152,9 +152,8 @@ class Tasks(_Common):
                 taken.append(now() - start)
         return taken
 
-    def close(self) -> None:
-        self.runner.run(self.locks.close())
-        super().close()
+    async def aclose(self) -> None:
+        await self.locks.close()
 
 
 STYLES: dict[str, type[Threads] | type[Tasks]] = {

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from bench.peers.base import Adapter
+from bench.peers.base import Adapter, AsyncAdapter
 
 __all__ = ["connect"]
 
@@ -76,6 +76,10 @@ class InProcess(Adapter):
         return self._locks[name]
 
 
+class InLoop(InProcess, AsyncAdapter):
+    """The same for tasks."""
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "threading.Lock": ThreadLock,
     "asyncio.Lock": AsyncioLock,
@@ -84,4 +88,5 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def connect(target: str, **options: Any) -> Adapter:
-    return InProcess(KINDS[target])
+    kind = KINDS[target]
+    return InLoop(kind) if kind is AsyncioLock else InProcess(kind)

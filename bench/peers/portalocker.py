@@ -9,13 +9,11 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from bench.peers.base import Adapter
+from bench.peers.base import FOR_EVER, Adapter
 
 __all__ = ["connect"]
 
 portalocker: Any = importlib.import_module("portalocker")  # as in filelock.py
-
-FOR_EVER = 86_400.0
 
 
 class Lock:

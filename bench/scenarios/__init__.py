@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.scenarios import crash, crowd, drain, handover, held, uncontended, waiting
+from bench.scenarios import abreast, crash, crowd, drain, handover, held, uncontended, waiting
 from bench.session import Case, Plan
 
 __all__ = ["SCENARIOS"]
 
 SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "uncontended": uncontended.run,
+    "abreast": abreast.run,
     "handover-threads": handover.threads,
     "handover-processes": handover.processes,
     "handover-tasks": handover.tasks,

@@ -26,7 +26,7 @@ KEY = "p50 ms"
 def run(plan: Plan) -> Iterator[Case]:
     targets = [target.having(ttl=TTL) for target in plan.field.targets(PROCESSES)]
     peers = plan.field.peers(PROCESSES)
-    if not targets:
+    if not targets and not peers:
         return
     kills = int(plan.amount(KILLS, 2))
     with crews([*targets, *peers]) as everybody:

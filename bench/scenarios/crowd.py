@@ -29,7 +29,8 @@ def run(plan: Plan) -> Iterator[Case]:
         target.having(style="async with", count=True, client=patient)
         for target in plan.field.targets(TASKS)
     ]
-    for entrant in [*ours, plan.field.floor("asyncio.Lock")]:
+    floor = plan.field.store.floors.get(TASKS)
+    for entrant in [*ours, *([plan.field.floor(floor)] if floor else [])]:
         crowd, few = f"{entrant.label}, {many} tasks", f"{entrant.label}, {FEW} tasks"
         with Crew(entrant) as crew:
             runs: dict[str, list[Figures]] = {crowd: [], few: []}

@@ -1,8 +1,9 @@
 """Uncontended acquire and release: what a lock costs when nobody else wants it.
 
 Floors: over memory:// and over a network one raw loopback round trip pair (the least that acquire
-and release over any network need), over SQLite two bare statements, among file locks flock. Turns
-are so short, some milliseconds, that a busy moment of the machine strikes everybody.
+and release over any network need), over SQLite two bare statements, over Redis its two bare
+requests, among file locks flock. Turns are so short, some milliseconds, that a busy moment of the
+machine strikes everybody.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from bench.crew import PLACEMENTS, SAME, Crew, crews
 from bench.entrants import Entrant
-from bench.peers import THREADS
+from bench.peers import TASKS, THREADS
 from bench.session import Case, Comparison, Goal, Plan, against_all, alternating
 from bench.stats import Figures, latencies
 
 __all__ = ["run"]
 
 NAME = "uncontended"
-FLOOR_OF = {"sqlite": "two SQLite statements"}  # by scheme
+FLOOR_OF = {"sqlite": "two SQLite statements", "redis": "SET and EVALSHA"}  # by scheme
 NETWORK = "loopback round trips"
 TURN = 0.01
 
@@ -26,11 +27,12 @@ TURN = 0.01
 def run(plan: Plan) -> Iterator[Case]:
     field = plan.field
     targets = field.targets()
-    peers = field.peers(THREADS)
+    peers = field.peers(THREADS, TASKS)
     styles = [
         target.having(style, style=style) for target in targets for style in ("with", "async with")
     ]
-    floors = dict.fromkeys(FLOOR_OF.get(target.scheme, NETWORK) for target in targets)
+    schemes = [target.scheme for target in targets] or field.store.schemes
+    floors = dict.fromkeys(FLOOR_OF.get(scheme, NETWORK) for scheme in schemes)
     entrants = [*targets, *styles, *(field.floor(name) for name in floors), *peers]
     with crews(entrants) as everybody:
         for placement in PLACEMENTS:
@@ -42,7 +44,7 @@ def run(plan: Plan) -> Iterator[Case]:
                 "acquire, release",
                 placement,
                 _in_short_turns(plan, everybody),
-                list(_comparisons([*targets, *styles], peers)),
+                list(_comparisons([*targets, *styles], peers, FLOOR_OF.get(field.store.name))),
                 [goal for target in targets for goal in goals(target, placement)],
                 {crew.entrant.label: crew.version for crew in everybody},
             )
@@ -55,14 +57,29 @@ def goals(target: Entrant, placement: str) -> Iterator[Goal]:
     if target.scheme == "sqlite":
         yield Goal(target.label, "p50", at_most=1 / 1.5, against="filelock")
         yield Goal(target.label, "p50", at_most=3.0, against=FLOOR_OF["sqlite"])
+    if target.scheme == "redis":
+        limit = 2.2 if placement == SAME else 1.4
+        yield Goal(target.label, "p50", at_most=limit, against=FLOOR_OF["redis"])
+        if placement == SAME:
+            yield Goal(target.label, "p50", at_most=1 / 2.2, against="redis-py")
+        yield Goal(f"{target.label} async with", "p50", at_most=1 / 2, against="redis.asyncio")
 
 
-def _comparisons(ours: Sequence[Entrant], peers: Sequence[Entrant]) -> Iterator[Comparison]:
+def _comparisons(
+    ours: Sequence[Entrant], peers: Sequence[Entrant], floor: str | None
+) -> Iterator[Comparison]:
+    """`floor` is that of the peers, if they share one."""
     for entrant in ours:
         yield Comparison(entrant.label, FLOOR_OF.get(entrant.scheme, NETWORK), "p50")
-    by_hand = [entrant.label for entrant in ours if "style" not in entrant.options]
     labels = [peer.label for peer in peers]
-    yield from against_all(by_hand, labels, "p50")
+    for kind, style in ((THREADS, None), (TASKS, "async with")):
+        yield from against_all(
+            [entrant.label for entrant in ours if entrant.options.get("style") == style],
+            [peer.label for peer in peers if kind in peer.kinds],
+            "p50",
+        )
+    if floor:
+        yield from (Comparison(label, floor, "p50") for label in labels)
     if "flock" in labels:
         for label in labels:
             if label in ("filelock", "portalocker"):

@@ -22,6 +22,7 @@ from bench.crew import SAME, Crew
 from bench.entrants import Entrant, Field
 from bench.peers import EVERY, PEERS, PROCESSES, TASKS, THREADS, envs
 from bench.scenarios import SCENARIOS
+from bench.servers import Servers
 from bench.session import Case, Comparison, Goal, against_all, in_turns
 from bench.stats import (
     Figures,
@@ -34,9 +35,12 @@ from bench.stats import (
     quantile,
     summary,
 )
+from bench.stores import EMBEDDED, STORES, Store
+
+from holdfast.backends import schemes
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDARD = [name for name, peer in PEERS.items() if peer.requires is None]
+STANDARD = [name for name, peer in PEERS.items() if not peer.requires]
 
 CONTEST = {
     "changes per s",
@@ -51,6 +55,7 @@ CONTEST = {
 }
 FIGURES = {
     "uncontended": {"p50", "p99", "ops per s"},
+    "abreast": {"p50", "p99", "ops per s"},
     "handover-threads": CONTEST,
     "handover-processes": CONTEST,
     "handover-tasks": CONTEST,
@@ -86,27 +91,41 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_scenario_runs_and_says_what_it_measured(tmp_path: Path) -> None:
-    peers = [word for name in STANDARD for word in ("--peer", name)]
-    ran = bench("--quick", "--pairs", "1", *peers, "--out", str(tmp_path))
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param(store, id=store.name, marks=[pytest.mark.servers] if store.served else [])
+        for store in STORES.values()
+        if set(store.schemes) & set(schemes())
+    ],
+)
+def test_every_scenario_runs_and_says_what_it_measured(tmp_path: Path, store: Store) -> None:
+    names = [name for name in STANDARD if PEERS[name].store == store.name] or ["none"]
+    peers = [word for name in names for word in ("--peer", name)]
+    ran = bench("--store", store.name, "--quick", "--pairs", "1", *peers, "--out", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stderr == ""
     page = (tmp_path / "RESULTS.md").read_text()
     assert set(FIGURES) == set(SCENARIOS)
     for name in SCENARIOS:
-        said = json.loads((tmp_path / "results" / f"{name}.json").read_text())
+        title = store.title(name)
+        path = tmp_path / "results" / f"{title}.json"
+        if name in store.without:
+            assert not path.exists()
+            continue
+        said = json.loads(path.read_text())
         assert {"command", "date", "machine", "python"} <= set(said)
         assert said["command"] in page
-        assert f"## {name}" in page
-        assert f"results/{name}.svg" in page
-        ElementTree.fromstring((tmp_path / "results" / f"{name}.svg").read_text())
+        assert f"## {title}" in page
+        assert f"results/{title}.svg" in page
+        ElementTree.fromstring((tmp_path / "results" / f"{title}.svg").read_text())
         assert said["cases"]
         for case in said["cases"]:
+            assert case["scenario"] == title
             check(name, case)
 
 
 def check(name: str, case: dict[str, Any]) -> None:
-    assert case["scenario"] == name
     assert case["case"]
     assert case["placement"]
     for label, figures in case["figures"].items():
@@ -176,12 +195,18 @@ def test_any_backend_that_a_module_registers_can_be_measured() -> None:
 
 
 @pytest.fixture
-def field(tmp_path: Path) -> Field:
-    return Field(tmp_path, ["memory://test"], STANDARD)
+def servers() -> Iterator[Servers]:
+    with Servers() as running:
+        yield running
+
+
+@pytest.fixture
+def field(tmp_path: Path, servers: Servers) -> Field:
+    return Field(tmp_path, servers, EMBEDDED, ["memory://test"], STANDARD)
 
 
 def test_workers_need_nothing_but_the_standard_library_and_their_peer() -> None:
-    modules = {peer.module for peer in EVERY.values() if peer.requires is None}
+    modules = {peer.module for peer in EVERY.values() if not peer.requires}
     program = ";".join(
         ["import bench.worker", *(f"import bench.peers.{module}" for module in modules)]
     )
@@ -197,7 +222,12 @@ def test_workers_need_nothing_but_the_standard_library_and_their_peer() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, p in EVERY.items() if p.requires is None and p.kinds != (TASKS,)]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.servers] if STORES[peer.store].served else [])
+        for name, peer in EVERY.items()
+        if not peer.requires and peer.kinds != (TASKS,)
+    ],
 )
 def test_every_adapter_takes_and_gives(field: Field, name: str) -> None:
     with Crew(field.floor(name)) as crew:
@@ -238,13 +268,13 @@ def test_a_worker_that_hangs_ends_itself(field: Field, capfd: pytest.CaptureFixt
 
 
 def test_a_peer_without_an_environment_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> str:
         raise envs.Missing("there is no index")
 
     monkeypatch.setattr("bench.entrants.python_of", refuse)
-    field = Field(tmp_path, ["memory://test"], ["filelock"])
+    field = Field(tmp_path, servers, EMBEDDED, ["memory://test"], ["filelock"])
     assert field.left_out == {"filelock": "there is no index"}
     assert field.peers(THREADS) == []
 

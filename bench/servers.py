@@ -1,0 +1,70 @@
+"""The servers of a run: started when the first target names one, placed on a core, ended with it.
+
+Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server:
+nobody else's data is touched, and it can be pinned, without which figures over a network are a
+mixture (docs/how-to/benchmark.md). How servers are installed, started and surely ended is
+`tests/servers`' business. Partner: `bench/meter.py` asks such a server what it had to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.servers import Process
+
+__all__ = ["Served", "Servers"]
+
+PLACEHOLDERS = ("redis",)
+
+
+class Served:
+    """One running server."""
+
+    def __init__(self, kind: str, process: Process) -> None:
+        self.kind, self._process = kind, process
+        [(host, port)] = process.addresses
+        self.address = f"{host}:{port}"
+        self.version = f"{kind}-server {process.version()}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def place(self, core: int) -> None:
+        """All its threads; those to come inherit it."""
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(int(thread), {core})
+
+
+class Servers:
+    """At most one of each kind; `with` ends them."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._running: dict[str, Served] = {}
+
+    def named_in(self, target: str) -> Served | None:
+        """The server that a target's placeholder means; it runs when this returns."""
+        for kind in PLACEHOLDERS:
+            if f"{{{kind}}}" in target:
+                return self._running.get(kind) or self._start(kind)
+        return None
+
+    def _start(self, kind: str) -> Served:
+        from tests.servers import KINDS, Process  # takes longer to import than a run may need
+
+        server = KINDS[kind]()
+        assert isinstance(server, Process)
+        self._stack.enter_context(server)
+        self._running[kind] = Served(kind, server)
+        return self._running[kind]
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
