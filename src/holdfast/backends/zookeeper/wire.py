@@ -23,6 +23,7 @@ Hazards, each met in kazoo 2.10 to 2.11:
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - getaddrinfo needs it, in a thread and perhaps after a fork
 import logging
 import math
 import select
