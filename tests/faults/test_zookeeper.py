@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kazoo.security import make_digest_acl  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast import LeaseLost, Misconfigured, Unavailable
@@ -162,7 +163,7 @@ def test_a_partition_is_noticed_before_the_server_frees_the_node(
         kazoo(breakable.port) as client,
         holdfast.connect(f"zk://127.0.0.1:{proxy.port}{base}") as locks,
     ):
-        lease = locks.lock("x", ttl=2).acquire()
+        lease = locks.lock("x", ttl=4).acquire()
         assert lease
         # Kept, not lost: TCP loses nothing from the middle of a connection.
         proxy.hold(lost)
@@ -175,6 +176,45 @@ def test_a_partition_is_noticed_before_the_server_frees_the_node(
         proxy.heal()
         with locks.lock("x", timeout=LONG) as again:
             assert again.held
+
+
+@pytest.mark.req("R50", "server hangs", "R21")
+def test_a_server_that_went_silent_is_left_for_another(
+    breakable: ZooKeeperServer, base: str
+) -> None:
+    """kazoo stays on a connection as long as requests are sent on it, answered or not."""
+    address = ("127.0.0.1", breakable.port)
+    with (
+        FaultProxy(address, framing="zookeeper") as one,
+        FaultProxy(address, framing="zookeeper") as two,
+        holdfast.connect(
+            f"zk://127.0.0.1:{one.port},127.0.0.1:{two.port}{base}", request_timeout=LONG
+        ) as locks,
+    ):
+        lease = locks.lock("x", ttl=9).acquire()
+        assert lease
+        silent, other = (one, two) if one.connections else (two, one)
+        silent.hold("both")
+        begun = time.monotonic()
+        until(lambda: other.connections, "the other server is used", 9)
+        until(lambda: lease.held, "the lease is certain again", begun + 9 - time.monotonic())
+        lease.renew()
+        time.sleep(max(0.0, begun + 10 - time.monotonic()))
+        assert lease.held
+        assert lease.release() is True
+        with locks.lock("x", timeout=LONG):
+            pass
+
+
+@pytest.mark.req("R50", "wrong credentials")
+def test_a_path_that_must_not_be_made(breakable: ZooKeeperServer, base: str) -> None:
+    with kazoo(breakable.port) as client:
+        client.create(base, b"", acl=[make_digest_acl("alice", "s3cret", all=True)])
+        url = f"zk://127.0.0.1:{breakable.port}{base}"
+        with holdfast.connect(f"{url}/below") as locks, pytest.raises(Misconfigured, match="ACL"):
+            locks.lock("x").acquire()
+        with holdfast.connect(url) as locks, pytest.raises(Misconfigured, match="ACL"):
+            locks.lock("x").acquire()
 
 
 @pytest.mark.req("R22", "R50")

@@ -79,6 +79,8 @@ class Ground:
     async def _answered(self, reply: Reply, deadline: float) -> bool:
         if not reply.done and reply.event is not None:
             await reply.event.wait(deadline)
+            if not reply.done:
+                self._pool.expect(self._port.now())  # the sitter looks whether to leave this server
         return reply.done
 
     def _drop(self, record: Record) -> None:

@@ -3,8 +3,8 @@
 Contract: `session` gives one that is connected, or raises `Unavailable` while nothing has been
 sent. The sitter is one task of the port. It deletes the node of every claim whose time has run out
 and that nobody renewed or waited for (a fixed lease must not live on with its session; a keeper may
-have died), makes the contacts that leases longer than their session need, condemns sessions whose
-deadline has passed, and closes those that nobody has used for a while.
+have died), makes the contacts that leases longer than their session need, leaves a server that does
+not answer, condemns sessions whose deadline has passed, and closes those nobody uses for a while.
 
 The session's timeout is one and a half times the ttl, so that a lease lasts its whole ttl from a
 contact on. Servers limit it (by default to 4 to 40 s): a longer lease is kept by contacts.
@@ -33,6 +33,9 @@ LONGEST_SESSION = 3600.0
 STEPS = (1, 1.2, 1.5, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9, 10)
 IDLE = 60.0
 """Seconds after which a session without claims is closed."""
+
+SILENCE = 1.0
+"""Seconds without an answer, at least, after which a connection is given up for another."""
 
 FAREWELL = 1.0
 """Seconds that closing waits for the servers to confirm the end of the sessions."""
@@ -204,7 +207,7 @@ class Pool:
                 self._retire(session)
             return now + 1.0
         session.idle_since = now
-        due = now + IDLE
+        due = min(now + IDLE, self._impatient(session, now))
         held = [record for record in records if record.held]
         if held:
             longer = any(session.certain_until(record) < math.inf for record in held)
@@ -225,6 +228,17 @@ class Pool:
             else:
                 due = min(due, record.term)
         return due
+
+    def _impatient(self, session: Session, now: float) -> float:
+        """A request without an answer: another server may have one, while the leases last."""
+        since = session.wire.unanswered_since()
+        if since is None:
+            return math.inf
+        limit = max(SILENCE, session.timeout / 6)
+        if now < since + limit:
+            return since + limit
+        session.wire.drop()
+        return now + limit
 
     def _make_contact(self, session: Session, now: float) -> float:
         """For leases that last longer than the session vouches for: a contact every quarter of the

@@ -31,7 +31,7 @@ from holdfast.backends.zookeeper.naming import (
 )
 from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import UNANSWERED, NoNode, Reply
+from holdfast.backends.zookeeper.wire import UNANSWERED, NodeExists, NoNode, Reply
 from holdfast.core.lease import valid_until
 from holdfast.errors import Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Mode, Unknown
@@ -112,12 +112,17 @@ class Taking(Ground):
                 break
             if isinstance(error, UNANSWERED):
                 return CUT
-            if not isinstance(error, NoNode):
+            # NoNode: the lock's own node was not there, or has just been removed as it was empty.
+            above = replies[0].error if len(replies) > 2 else None
+            if isinstance(error, NoNode) and above is not None:
+                error = above
+            if not isinstance(error, (NoNode, NodeExists)):
                 self._drop(record)
                 raise explained(self._where, error)
-            # The lock's node was not there, or went away as it was empty: there was no claim.
             self._parents.pop(record.parent, None)
-            if len(replies) > 2 and not await self._make_base(record.session, deadline):
+            if isinstance(above, NoNode) and not await self._make_base(record.session, deadline):
+                return SILENT
+            if self._port.now() >= deadline:
                 return SILENT
             made = self._create_again(record)
             if made is None:

@@ -8,6 +8,7 @@ session is told to a `Listener`, in the connection thread, which it must not kee
 Hazards, each met in kazoo 2.10 to 2.11:
 - After an expiry the same client begins another session. Ours ends: nodes of two sessions would
   look like one claim.
+- It does not notice a silent connection while requests are sent on it: `drop` is for who does.
 - The timeout that the server granted is known inside `_connect` only.
 - An error code that kazoo has no class for kills its thread; so does nothing else we send.
 - `KazooClient._call` swallows a KeyboardInterrupt and waits when its pipe is full; requests are put
@@ -126,13 +127,14 @@ class _Close(serialization.Close):  # type: ignore[misc]
 class Reply:
     """What kazoo sets when the answer comes. With an event it can be waited for."""
 
-    __slots__ = ("done", "error", "event", "value")
+    __slots__ = ("done", "error", "event", "sent", "value")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event = event
         self.value: Any = None
         self.error: Exception | None = None
         self.done = False
+        self.sent = 0.0
 
     def set(self, value: Any = None) -> None:
         self.value = value
@@ -231,6 +233,22 @@ class Wire:
         """Somebody waits for a connection: try now, and not after kazoo's pause."""
         self._handler.hurried.set()
 
+    def unanswered_since(self) -> float | None:
+        """When the oldest request was sent that has no answer; None: all have one."""
+        try:
+            reply: Reply = self._client._pending[0][1]
+        except IndexError:
+            return None
+        return reply.sent
+
+    def drop(self) -> None:
+        """Give up this connection for another one. kazoo does that when a ping gets no answer, but
+        sends none as long as there are requests, answered or not."""
+        try:
+            self._connection._socket.shutdown(socket.SHUT_RDWR)
+        except (AttributeError, OSError):  # it has none just now
+            pass
+
     def leave(self) -> None:
         """End the session, now or when there is a connection again."""
         if self._leaving is None:
@@ -278,8 +296,10 @@ class Wire:
         connection._read_sock.recv(4096)
         queue, pending = client._queue, client._pending
         parts: list[bytes] = []
+        now = clock.now()
         while queue:
             request, reply = queue.popleft()
+            reply.sent = now
             xid = connection._xid = connection._xid % 2147483647 + 1
             body = request.serialize()
             parts.append(HEAD.pack(len(body) + 8, xid, request.type) + body)
