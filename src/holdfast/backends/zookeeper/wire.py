@@ -24,7 +24,7 @@ Hazards, each met in kazoo 2.10 to 2.11:
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401 - getaddrinfo needs it, in a thread and perhaps after a fork
+import codecs
 import logging
 import math
 import select
@@ -75,6 +75,8 @@ session just when it is resumed may never answer (seen on 3.8)."""
 SLOWEST_RETRY = 0.5
 HEAD = struct.Struct("!iii")  # length, xid, type
 
+codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
+
 
 NoNode: type[Exception] = exceptions.NoNodeError
 NodeExists: type[Exception] = exceptions.NodeExistsError
@@ -97,7 +99,7 @@ UNANSWERED: tuple[type[Exception], ...] = (
 
 def _class_of(code: int, name: str) -> type[Exception]:
     """kazoo's own, if it has one for this code."""
-    known = exceptions.EXCEPTIONS
+    known: Any = exceptions.EXCEPTIONS
     if code not in known:
         known[code] = type(name, (exceptions.ZookeeperError,), {"code": code})
     found: type[Exception] = known[code]
@@ -187,7 +189,7 @@ class Wire:
         self.trouble = ""  # why the last attempt to connect failed
         self.refusal = ""  # why there is no point in another one
         self._handler = _Handler(self)
-        self._client = KazooClient(
+        self._client: Any = KazooClient(
             hosts=place.hosts,
             timeout=timeout,
             handler=self._handler,
@@ -201,7 +203,7 @@ class Wire:
             logger=log,
         )  # fmt: skip
         self._client.add_listener(self._changed)
-        self._connection = self._client._connection
+        self._connection: Any = self._client._connection
         self._connect = self._connection._connect
         self._connection._connect = self._connected
         self._connection._send_request = self._pump
@@ -212,7 +214,7 @@ class Wire:
 
     # -- requests, from any thread ----------------------------------------------------------------
 
-    def send(self, *requests: tuple[Request, Reply]) -> None:
+    def send(self, *requests: tuple[Request | _Close, Reply]) -> None:
         """In this order, and all of them, unless the session is over."""
         self._client._queue.extend(requests)
         self._wake()
