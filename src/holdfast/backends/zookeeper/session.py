@@ -33,7 +33,10 @@ from holdfast.core.lease import DRIFT
 from holdfast.core.port import Event, Port
 from holdfast.types import Claim
 
-__all__ = ["Record", "Session"]
+__all__ = ["Look", "Record", "Session"]
+
+FRESH = 0.02
+"""The part of a ttl by which a lease that was handed over may be shorter, to save a request."""
 
 
 class Record:
@@ -46,6 +49,7 @@ class Record:
         "event",
         "guid",
         "held",
+        "look",
         "parent",
         "path",
         "session",
@@ -67,6 +71,7 @@ class Record:
         self.term = now + claim.ttl  # then it is deleted, unless it was renewed or waited for
         self.event: Event | None = None  # set when another look is worth it
         self.watching: tuple[str, ...] = ()
+        self.look: Look | None = None  # what the line was like when it was last woken
 
     def nudge(self) -> None:
         if self.event is not None:
@@ -231,9 +236,47 @@ class Session:
         if path is None:
             for record in list(self.records.values()):
                 record.nudge()
-        else:
-            for record in list(self._watchers.get(path, ())):
+        elif records := list(self._watchers.get(path, ())):
+            self._look(records)
+
+    def _look(self, records: list[Record]) -> None:
+        """The look that is due is sent from here, one for all who wait for this node: nobody has to
+        be woken to ask, and they wake when the answer is there."""
+        parent = records[0].parent
+        if not parent:  # they wait for a cell
+            for record in records:
                 record.nudge()
+            return
+        look = Look(self, records, self._port.now())
+        asked: list[tuple[Request, Reply]] = [(requests.get_children(parent), look)]
+        if look.synced is not None:
+            asked.insert(0, (requests.sync(parent), look.synced))
+        self.wire.send(*asked)
+
+
+class Look(Reply):
+    """A list of the line for claims that are woken. If the leader was heard of just now it is dated
+    from that contact, and no sync is needed: it is asked of the server that told of the change."""
+
+    __slots__ = ("_records", "_session", "dated", "synced")
+
+    def __init__(self, session: Session, records: list[Record], now: float) -> None:
+        super().__init__()
+        self._session = session
+        self._records = records
+        fresh = now - session.contact < FRESH * min(record.claim.ttl for record in records)
+        self.synced = None if fresh else Reply()
+        self.dated = session.contact if fresh else now
+
+    def _answered(self) -> None:
+        if self.synced is not None:
+            self.error = self.error or self.synced.error
+            if self.error is None:
+                self._session.heard(self.dated)
+        super()._answered()
+        for record in self._records:
+            record.look = self
+            record.nudge()
 
 
 class _Created(Reply):

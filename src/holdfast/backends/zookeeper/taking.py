@@ -262,14 +262,20 @@ class Taking(Ground):
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         """The session keeps the place. What ends the wait is an event: one of those in the way has
-        gone, the connection was lost, the claim was withdrawn. All of them are worth a look."""
+        gone, and here is the line; or the connection was lost, or the claim withdrawn."""
         record = self._records.get(claim.owner)
         if record is None or record.event is None or record.withdrawn:
             await self._port.sleep(LITTLE)
             return None
         record.attended += 1
         try:
-            await record.event.wait(None if deadline == math.inf else deadline)
+            while await record.event.wait(None if deadline == math.inf else deadline):
+                look, record.look = record.look, None
+                if look is None or look.error is not None or record.withdrawn:
+                    break
+                answer = await self._judge(record, look.value, look.dated, True, deadline)
+                if not isinstance(answer, Busy):
+                    return answer if isinstance(answer, Grant) else None
         finally:
             self._unattended(record)
         return None
