@@ -15,20 +15,20 @@ import struct
 from typing import NamedTuple
 
 from holdfast.backends.zookeeper import requests
-from holdfast.backends.zookeeper.ground import CUT, SILENT, Ground
+from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground
 from holdfast.backends.zookeeper.naming import CELLS, encoded
-from holdfast.backends.zookeeper.requests import Request, Stat
-from holdfast.backends.zookeeper.session import Record, Session
-from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import (
+from holdfast.backends.zookeeper.refusals import (
     BAD_VERSION,
     NO_NODE,
     NODE_EXISTS,
     UNANSWERED,
     NoNode,
-    Reply,
     error_of,
 )
+from holdfast.backends.zookeeper.requests import Request, Stat
+from holdfast.backends.zookeeper.session import Record, Session
+from holdfast.backends.zookeeper.trouble import explained
+from holdfast.backends.zookeeper.wire import Reply
 from holdfast.errors import Unavailable
 from holdfast.types import Cell, CellConflict, Claim, Unknown
 
@@ -127,11 +127,19 @@ class Cells(Ground):
         )
 
     async def cell_read(self, name: str, deadline: float) -> Cell | None:
-        session = await self._some_session(deadline)
-        seen = await self._see(session, name, deadline)
-        if isinstance(seen, Unknown):
-            raise Unavailable(f"{self._where}: {seen.reason}")
+        _, seen = await self._read(name, deadline)
         return seen.cell
+
+    async def _read(self, name: str, deadline: float) -> tuple[Session, _Seen]:
+        """Until there is an answer: reading again is harmless."""
+        while True:
+            session = await self._some_session(deadline)
+            seen = await self._see(session, name, deadline)
+            if not isinstance(seen, Unknown):
+                return session, seen
+            if self._port.now() >= deadline:
+                raise Unavailable(f"{self._where}: {seen.reason}")
+            await self._port.sleep(LITTLE)
 
     async def cell_write(
         self,
@@ -143,12 +151,9 @@ class Cells(Ground):
         ttl: float | None,
         deadline: float,
     ) -> Cell | CellConflict | Unknown:
-        session = await self._some_session(deadline)
         path = self._cell_path(name)
         while True:
-            seen = await self._see(session, name, deadline)
-            if isinstance(seen, Unknown):
-                raise Unavailable(f"{self._where}: {seen.reason}")  # nothing was written yet
+            session, seen = await self._read(name, deadline)
             current = seen.cell
             if expect is not None and expect != (0 if current is None else current.version):
                 return CellConflict(current, "its version is another")
@@ -217,6 +222,7 @@ class Cells(Ground):
                 if isinstance(seen, Unknown):
                     if port.now() >= deadline:
                         raise Unavailable(f"{self._where}: {seen.reason}")
+                    await port.sleep(LITTLE)
                     continue
                 if (seen.cell.version if seen.cell else 0) != version or port.now() >= deadline:
                     return seen.cell

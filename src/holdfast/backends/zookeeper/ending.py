@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import LITTLE, NOT_OURS, SILENT, Ground
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoNode
 from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import UNANSWERED, NoNode
 from holdfast.types import AlreadyLost, Claim, Grant, Released, Unknown
 
 __all__ = ["Ending"]

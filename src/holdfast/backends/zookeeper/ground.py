@@ -16,9 +16,10 @@ from holdfast.backends.local import Tombstones
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.pool import Pool
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NodeExists
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import UNANSWERED, NodeExists, Reply
+from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
 from holdfast.types import Unknown

@@ -7,10 +7,11 @@ import time
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import Ground, info_of
 from holdfast.backends.zookeeper.naming import Contender, decoded, encoded, granted, in_order
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoNode
 from holdfast.backends.zookeeper.requests import Stat
 from holdfast.backends.zookeeper.session import Session
 from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import UNANSWERED, NoNode, Reply
+from holdfast.backends.zookeeper.wire import Reply
 from holdfast.errors import Unavailable
 from holdfast.types import ClaimInfo, LockInfo, Mode
 

@@ -196,14 +196,15 @@ class Pool:
             if session.gone and not records:
                 self._ending.remove(session)
                 return math.inf
+            if not session.over and now >= session.condemned_at + 2 * session.timeout:
+                session.wire.quit()  # the server has ended it by itself, or will when we are silent
             over += [r for r in records if not r.attended and (session.gone or now >= r.term)]
             return now + 1.0
         if not records:
             if now < session.idle_since + IDLE:
                 return session.idle_since + IDLE
             if not session.records:
-                session.condemned = True
-                session.wire.leave()
+                session.condemn("nobody used it")
                 self._retire(session)
             return now + 1.0
         session.idle_since = now
@@ -220,6 +221,14 @@ class Pool:
                 due = min(due, session.deadline)
             if longer:
                 due = min(due, self._make_contact(session, now))
+        elif session.doubtful:
+            # Only waiters: without an answer they must not stand in others' way for ever.
+            patience = session.doubtful_since + session.timeout
+            if now >= patience:
+                session.condemn(ENDED)
+                self._retire(session)
+                return now
+            due = min(due, patience)
         for record in records:
             if record.attended:
                 continue

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import CUT, LITTLE, NOT_OURS, SILENT, Ground
+from holdfast.backends.zookeeper.refusals import UNANSWERED
 from holdfast.backends.zookeeper.session import Record, Session
-from holdfast.backends.zookeeper.wire import UNANSWERED, Reply
+from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.lease import valid_until
 from holdfast.types import Grant, Lost, Renewed, Unknown
 

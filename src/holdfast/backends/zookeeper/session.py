@@ -90,7 +90,9 @@ class Session:
         self.round_trip = 0.0
         self.contact = -math.inf
         self.doubtful = False
+        self.doubtful_since = 0.0
         self.condemned = False
+        self.condemned_at = math.inf
         self.over = ""  # why it has ended
         self.gone_at = math.inf  # from then on the server has nothing of it
         self.ready = port.event()  # there is a connection, or there will be none: look at `over`
@@ -158,6 +160,8 @@ class Session:
 
     def doubt(self) -> None:
         """No connection, or no answer: leases are trusted for a third of the timeout only."""
+        if not self.doubtful:
+            self.doubtful_since = self._port.now()
         self.doubtful = True
         self._tell()
 
@@ -173,6 +177,7 @@ class Session:
         if self.condemned or self.over:
             return
         self.condemned = True
+        self.condemned_at = self._port.now()
         self._lose(reason)
         self.wire.leave()
 

@@ -29,9 +29,10 @@ from holdfast.backends.zookeeper.naming import (
     in_order,
     prefix_of,
 )
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NodeExists, NoNode
 from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained
-from holdfast.backends.zookeeper.wire import UNANSWERED, NodeExists, NoNode, Reply
+from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.lease import valid_until
 from holdfast.errors import Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Mode, Unknown

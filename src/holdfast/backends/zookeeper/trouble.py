@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.zookeeper.wire import (
+from holdfast.backends.zookeeper.refusals import (
     InvalidAcl,
     NoAuth,
     NotReadOnly,

@@ -48,24 +48,7 @@ from holdfast.backends.zookeeper.requests import Request
 from holdfast.core.port import Event
 from holdfast.ports import clock
 
-__all__ = [
-    "BAD_VERSION",
-    "NODE_EXISTS",
-    "NO_NODE",
-    "UNANSWERED",
-    "BadVersion",
-    "InvalidAcl",
-    "Listener",
-    "NoAuth",
-    "NoNode",
-    "NodeExists",
-    "NotReadOnly",
-    "QuotaExceeded",
-    "Reply",
-    "Throttled",
-    "Wire",
-    "error_of",
-]
+__all__ = ["Listener", "Reply", "Wire"]
 
 CONNECT_PATIENCE = 3.0
 """Seconds for a host to accept a connection, and again for each answer until the session is known,
@@ -74,45 +57,9 @@ session just when it is resumed may never answer (seen on 3.8)."""
 
 SLOWEST_RETRY = 0.5
 HEAD = struct.Struct("!iii")  # length, xid, type
+INT = struct.Struct("!i")
 
 codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
-
-
-NoNode: type[Exception] = exceptions.NoNodeError
-NodeExists: type[Exception] = exceptions.NodeExistsError
-BadVersion: type[Exception] = exceptions.BadVersionError
-NoAuth: type[Exception] = exceptions.NoAuthError
-InvalidAcl: type[Exception] = exceptions.InvalidACLError
-NotReadOnly: type[Exception] = exceptions.NotReadOnlyCallError
-NO_NODE, NODE_EXISTS, BAD_VERSION = -101, -110, -103
-"""The same as codes, which is how a transaction tells them."""
-
-UNANSWERED: tuple[type[Exception], ...] = (
-    exceptions.ConnectionLoss,
-    exceptions.ConnectionClosedError,
-    exceptions.SessionExpiredError,
-    exceptions.SessionMovedError,
-    exceptions.OperationTimeoutError,
-)
-"""After these nobody knows whether the request was executed."""
-
-
-def _class_of(code: int, name: str) -> type[Exception]:
-    """kazoo's own, if it has one for this code."""
-    known: Any = exceptions.EXCEPTIONS
-    if code not in known:
-        known[code] = type(name, (exceptions.ZookeeperError,), {"code": code})
-    found: type[Exception] = known[code]
-    return found
-
-
-QuotaExceeded = _class_of(-125, "QuotaExceededError")
-Throttled = _class_of(-127, "ThrottledOpError")
-
-
-def error_of(code: int) -> Exception:
-    error: Exception = exceptions.EXCEPTIONS[code]()
-    return error
 
 
 class _Close(serialization.Close):  # type: ignore[misc]
@@ -277,6 +224,8 @@ class Wire:
             self._client._stopped.set()
             raise exceptions.ConnectionDropped("the session is over")
         self._handler.hurried.clear()
+        if self._going():
+            raise self._buried(*address)
         sent = clock.now()
         self._handler.patience = CONNECT_PATIENCE
         try:
@@ -284,12 +233,40 @@ class Wire:
         finally:
             self._handler.patience = math.inf
         self.up = True
-        if self._leaving is not None:
-            self._leaving = Reply()
-            self.send((_Close(), self._leaving))
+        if leaving := self._going():  # since we looked
+            self.send((_Close(), leaving))
         # kazoo reads for two thirds of what the server granted.
         self._listener.on_connected(self._client._session_id, read_timeout * 1.5 / 1000, sent)
         return read_timeout, connect_timeout
+
+    def _going(self) -> Reply | None:
+        return self._leaving
+
+    def _buried(self, host: str, address: str, port: int) -> Exception:
+        """End the session in one breath with resuming it. Waiting for the answer in between would
+        keep it alive for ever, where requests arrive and answers do not."""
+        client = self._client
+        resume = serialization.Connect(
+            0, client.last_zxid, client._session_timeout, client._session_id or 0,
+            client._session_passwd, False,
+        ).serialize()  # fmt: skip
+        frames = INT.pack(len(resume)) + resume + HEAD.pack(8, 1, _Close.type)
+        answer = b""
+        try:
+            with self._handler.create_connection((address, port), host) as link:
+                link.sendall(frames)
+                while chunk := link.recv(4096):
+                    answer += chunk
+        except OSError:
+            pass
+        # The session's timeout, which is 0 if it is not known any more; behind it what became of
+        # the close.
+        resumed = 4 + INT.unpack_from(answer)[0] if len(answer) >= 12 else math.inf
+        if len(answer) >= 12 and (INT.unpack_from(answer, 8)[0] <= 0 or len(answer) > resumed):
+            error: Exception = exceptions.SessionExpiredError()
+        else:
+            error = exceptions.ConnectionDropped("the end of the session was not confirmed")
+        return error
 
     def _pump(self, _read_timeout: float, write_timeout: float) -> None:
         """Everything on the queue, in one write. kazoo reads one byte and sends one request for
