@@ -97,7 +97,7 @@ def _login(url: Url, values: dict[str, Any]) -> dict[str, Any]:
     if values["auth"] == "digest":
         return {"auth": (("digest", f"{url.user}:{url.password}"),)}
     if importlib.util.find_spec("puresasl") is None:
-        raise Misconfigured("?auth=sasl needs the package pure-sasl: pip install pure-sasl")
+        raise Misconfigured("?auth=sasl needs the package pure-sasl: pip install 'kazoo[sasl]'")
     return {"sasl": {"mechanism": "DIGEST-MD5", "username": url.user, "password": url.password}}
 
 

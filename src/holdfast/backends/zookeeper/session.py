@@ -6,7 +6,8 @@ timeout old. A contact is the send time of an answered write or `sync`, which th
 seen; never a ping or a read (H: a follower cut from its leader answers these for seconds after the
 leader has freed the node). Why two thirds: a follower tells its leader of its clients in the rhythm
 of its own pings, and kazoo is silent for a third of the timeout at most, so when the contact was
-made the leader's clock for this session was up to a third behind.
+made the leader's clock for this session was up to a third behind. Assumed: a leader that has lost
+its quorum notices that before the others have elected another and that one has ended the session.
 
 While there is no connection, or a contact got no answer, leases are uncertain from a third of the
 timeout on. When the deadline passes, the session is condemned: every lease on it is lost at once,
