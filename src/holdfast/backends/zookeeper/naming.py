@@ -94,14 +94,18 @@ WRAPPED = 1 << 31
 
 
 def _contender(node: str) -> Contender | None:
+    if len(node) == 50 and node.startswith("__lock__", 32):  # almost all of a long line
+        sequence = node[40:]
+        if sequence.isdecimal():
+            return Contender(node, int(sequence), Mode.EXCLUSIVE)
     found = OURS.search(node)
     if found is None:
         foreign = FOREIGN.search(node)
         return Contender(node, int(foreign[1]), Mode.EXCLUSIVE) if foreign else None
-    permits, limit, reader, sequence = found.groups()
+    permits, limit, reader, number = found.groups()
     if permits:
-        return Contender(node, int(sequence), Mode.PERMITS, int(permits), int(limit))
-    return Contender(node, int(sequence), Mode.SHARED if reader else Mode.EXCLUSIVE)
+        return Contender(node, int(number), Mode.PERMITS, int(permits), int(limit))
+    return Contender(node, int(number), Mode.SHARED if reader else Mode.EXCLUSIVE)
 
 
 def _sequence(contender: Contender) -> int:

@@ -184,12 +184,15 @@ def _data_and_stat(buffer: bytes, offset: int) -> tuple[bytes, Stat]:
 
 
 def _texts(buffer: bytes, offset: int) -> list[str]:
-    (count,) = INT.unpack_from(buffer, offset)
+    size = INT.unpack_from
+    (count,) = size(buffer, offset)
     offset += 4
     texts: list[str] = []
     for _ in range(count):
-        text, offset = _read_bytes(buffer, offset)
-        texts.append(text.decode())
+        (length,) = size(buffer, offset)
+        offset += 4
+        texts.append(buffer[offset : offset + length].decode())
+        offset += length
     return texts
 
 

@@ -39,6 +39,9 @@ from holdfast.types import Buried, Busy, Claim, Grant, Mode, Unknown
 
 __all__ = ["Taking"]
 
+NEAR = 8
+"""So many in line are told who holds, at the price of a request; the others how many are ahead."""
+
 PARENTS = 10_000
 """So many locks' nodes are remembered to exist."""
 
@@ -247,7 +250,7 @@ class Taking(Ground):
         paths = tuple(f"{parent}/{ahead.node}" for ahead in blocking)
         session.watch(record, paths)
         asked = [requests.get_data(path, session.wire.watched) for path in paths]
-        if first and line[0] is not blocking[-1]:
+        if first and line[0] is not blocking[-1] and index < NEAR:
             asked.append(requests.get_data(f"{parent}/{line[0].node}"))
         replies = session.ask(*asked)
         if not await self._answered(replies[-1], deadline):
@@ -259,7 +262,7 @@ class Taking(Ground):
                 return CUT
         if record.withdrawn or not session.usable:
             record.event.set()
-        return Busy(_shown(replies[-1]), index)
+        return Busy(_shown(replies[-1]) if index < NEAR else "", index)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         """The session keeps the place. What ends the wait is an event: one of those in the way has
