@@ -53,7 +53,7 @@ class Worker:
             module=entrant.module,
             target=entrant.target,
             options=entrant.options,
-            meter=None if entrant.server is None else entrant.server.address,
+            meter=None if entrant.server is None else entrant.server.books,
         )
 
     def tell(self, do: str, *, limit: float = LIMIT, **said: Any) -> None:

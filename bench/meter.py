@@ -18,7 +18,7 @@ import socket
 import time
 from typing import NamedTuple
 
-__all__ = ["Meter", "Reading", "between"]
+__all__ = ["Meter", "Packets", "Reading", "between", "meter_of"]
 
 SCRIPTS = ("eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro")
 ASK = b"INFO stats commandstats clients\r\n"
@@ -69,6 +69,35 @@ class Meter:
     def close(self) -> None:
         self._answers.close()
         self._socket.close()
+
+
+class Packets(Meter):
+    """ZooKeeper counts the packets that it received: requests and pings, and what it is asked by
+    its four-letter words. Each of these has a connection of its own."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._address = host, int(port)
+        self._asked = 0
+
+    def read(self) -> Reading:
+        with socket.create_connection(self._address, 10.0) as link:
+            link.sendall(b"mntr")
+            with link.makefile("rb") as answer:
+                said = dict(re.findall(r"^(zk_\w+)\t(\d+)$", answer.read().decode(), re.MULTILINE))
+        now = time.monotonic_ns()
+        self._asked += 1
+        requests = int(said["zk_packets_received"]) - self._asked
+        return Reading(now, requests, 0, requests, int(said["zk_num_alive_connections"]) - 1)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def meter_of(books: str) -> Meter:
+    """`books` is kind://host:port."""
+    kind, _, address = books.rpartition("://")
+    return Packets(address) if kind == "zookeeper" else Meter(address)
 
 
 def reading(text: str, moment: int, *, reads: int, commands: int, connections: int) -> Reading:

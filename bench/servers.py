@@ -1,9 +1,10 @@
 """The servers of a run: started when the first target names one, placed on a core, ended with it.
 
-Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server:
-nobody else's data is touched, and it can be pinned, without which figures over a network are a
-mixture (docs/how-to/benchmark.md). How servers are installed, started and surely ended is
-`tests/servers`' business. Partner: `bench/meter.py` asks such a server what it had to do.
+Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server,
+`{zookeeper}` that of its ZooKeeper: nobody else's data is touched, and it can be pinned, without
+which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are installed,
+started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks such a server
+what it had to do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Served", "Servers"]
 
-PLACEHOLDERS = ("redis",)
+PLACEHOLDERS = ("redis", "zookeeper")
 
 
 class Served:
@@ -27,6 +28,7 @@ class Served:
         self.kind, self._process = kind, process
         [(host, port)] = process.addresses
         self.address = f"{host}:{port}"
+        self.books = f"{kind}://{self.address}"
         self.version = f"{kind}-server {process.version()}"
 
     @property

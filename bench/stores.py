@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "REDIS", "STORES", "Store", "store_of"]
+__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,16 @@ REDIS = Store(
     without=("crash",),
     served=True,
 )
+ZOOKEEPER = Store(
+    "zookeeper",
+    ("zk",),
+    ("zk://{zookeeper}/bench",),
+    {THREADS: "bare recipe", PROCESSES: "bare recipe"},
+    without=("crash",),  # everybody waits for the session's end
+    served=True,
+)
 
-STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS)}
+STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}
 
 
 def store_of(scheme: str) -> Store:

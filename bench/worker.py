@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import work
-from bench.meter import Meter, Reading
+from bench.meter import Meter, Reading, meter_of
 from bench.peers.base import Adapter, Starter
 from bench.stats import Turn
 
@@ -109,7 +109,7 @@ class Worker:
 
     def _metered(self) -> Meter | None:
         if self.meter is None and self._server is not None:
-            self.meter = Meter(self._server)
+            self.meter = meter_of(self._server)
         return self.meter
 
     def do_close(self) -> None:

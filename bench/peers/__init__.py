@@ -29,6 +29,7 @@ class Peer:
 _FILES = _REMOTE = (THREADS, PROCESSES)
 _REDIS = "redis://{redis}/0"
 _CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
+_KAZOO = ("kazoo==2.11.0",)
 
 PEERS: dict[str, Peer] = {
     "filelock": Peer("filelock", _FILES, requires=("filelock==4.2.10",)),
@@ -58,6 +59,15 @@ PEERS: dict[str, Peer] = {
     ),
     "sherlock": Peer("sherlock", _REMOTE, _REDIS, ("sherlock==0.4.1", *_CLIENT), "redis", False),
     "tooz": Peer("tooz", _REMOTE, _REDIS, ("tooz[redis]==9.1.0", *_CLIENT), "redis", False),
+    "kazoo": Peer("kazoo_lock", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
+    "tooz on ZooKeeper": Peer(
+        "tooz",
+        _REMOTE,
+        "zookeeper://{zookeeper}/",
+        ("tooz[zookeeper]==9.1.0", *_KAZOO),
+        "zookeeper",
+        False,
+    ),
 }
 """What people use instead; `--peer` chooses among these."""
 
@@ -66,6 +76,8 @@ FLOORS: dict[str, Peer] = {
     "two SQLite statements": Peer("statements", (THREADS,)),
     "FIFO of bare locks": Peer("in_process", (THREADS,), "fifo"),
     "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
+    "create and delete": Peer("raw_zookeeper", (THREADS,), "{zookeeper}", _KAZOO, "zookeeper"),
+    "bare recipe": Peer("bare_recipe", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
 }
 """What a scenario compares with beside them."""
 

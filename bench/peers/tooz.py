@@ -1,4 +1,5 @@
-"""tooz's coordinator with its Redis driver, which wraps redis-py's `Lock`: tries every 100 ms.
+"""tooz's coordinator: over Redis it wraps redis-py's `Lock`, which tries every 100 ms; over
+ZooKeeper it wraps kazoo's.
 
 Nothing calls its heartbeat: no lock here is held for as long as the thirty seconds that it lasts.
 """
@@ -23,7 +24,12 @@ class Lock:
         self.release = lock.release
 
     def acquire(self, timeout: float | None) -> object:
-        return self._lock.acquire(blocking=True if timeout is None else timeout)
+        try:
+            return self._lock.acquire(blocking=True if timeout is None else timeout)
+        except Exception as error:
+            if type(error).__name__ == "LockTimeout":  # kazoo's
+                return False
+            raise
 
 
 class Tooz(Adapter):
@@ -33,7 +39,7 @@ class Tooz(Adapter):
     def __init__(self, url: str) -> None:
         # Its URL has no number of a database.
         where = url.rpartition("/")[0]
-        self._coordinator = coordination.get_coordinator(where, uuid.uuid4().bytes)
+        self._coordinator = coordination.get_coordinator(where, uuid.uuid4().hex.encode())
         self._coordinator.start()
 
     def make(self, name: str) -> Lock:

@@ -103,6 +103,9 @@ def goals(target: Entrant, kind: str, waiters: int) -> Iterator[Goal]:
             yield Goal(target.label, KEY, at_least=2, against="python-redis-lock")
         yield Goal(target.label, "store requests per change", at_most=2.5)
         yield Goal(target.label, "jain", at_least=0.99)
+    elif target.scheme == "zk":
+        if kind != TASKS:
+            yield Goal(target.label, "hand-over p50", at_most=1.3, against="bare recipe")
     elif kind == PROCESSES and waiters == GOAL:
         yield Goal(target.label, KEY, at_least=2, against="filelock")
         yield Goal(target.label, "hand-over p99", at_most=1, against="filelock")

@@ -19,7 +19,12 @@ from bench.stats import Figures, latencies
 __all__ = ["run"]
 
 NAME = "uncontended"
-FLOOR_OF = {"sqlite": "two SQLite statements", "redis": "SET and EVALSHA"}  # by scheme
+FLOOR_OF = {  # by scheme
+    "sqlite": "two SQLite statements",
+    "redis": "SET and EVALSHA",
+    "zk": "create and delete",
+    "zookeeper": "create and delete",
+}
 NETWORK = "loopback round trips"
 TURN = 0.01
 
@@ -63,6 +68,8 @@ def goals(target: Entrant, placement: str) -> Iterator[Goal]:
         if placement == SAME:
             yield Goal(target.label, "p50", at_most=1 / 2.2, against="redis-py")
         yield Goal(f"{target.label} async with", "p50", at_most=1 / 2, against="redis.asyncio")
+    if target.scheme == "zk":
+        yield Goal(target.label, "p50", at_most=1.2, against=FLOOR_OF["zk"])
 
 
 def _comparisons(

@@ -8,6 +8,7 @@ Partner: `core/backend.py` says when each of these is used.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,7 @@ class Grant:
     fence: int | None = None
     confirm_by: float | None = None  # the store takes it back unless it hears a renewal by then
     token: Any = None  # whatever the backend wants to see again: a key, a revision, a connection
+    certain_until: float = math.inf  # as `Signals.certain_until` says it, from the first moment on
 
 
 @dataclass(slots=True, frozen=True)

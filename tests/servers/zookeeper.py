@@ -11,19 +11,24 @@ import re
 import socket
 import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 from tests.servers.base import Group, Process, ServerError, wait_for_other
 from tests.servers.home import HOST, Home
 from tests.servers.install import need
 
-# The manifest of the first names all the others but the one that writes the log.
-_CLASS_PATH = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
+# The manifest of the first names all others but those that write the log and speak TLS.
+_CLASS_PATH = ":".join(
+    f"/usr/share/java/{jar}.jar"
+    for jar in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
+)
 # Short-lived JVMs: start fast, stay small, compile little.
 _JVM = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"]
 
 
 class ZooKeeperServer(Process):
-    """One server; alone unless it is made by `ZooKeeperEnsemble`. `tick` is in milliseconds."""
+    """One server; alone unless it is made by `ZooKeeperEnsemble`. `tick` is in milliseconds,
+    `settings` go to its configuration, `properties` to its JVM."""
 
     kind = "zookeeper"
     families = ("java", "zookeeper")
@@ -38,12 +43,14 @@ class ZooKeeperServer(Process):
         sync_limit: int = 10,
         durable: bool = False,
         settings: dict[str, str] | None = None,
+        properties: dict[str, str] | None = None,
     ) -> None:
         super().__init__(home, name)
+        self._properties = {"znode.container.checkIntervalMs": "500", **(properties or {})}
         self.quorum_port = self.home.reserve_port()
         self.election_port = self.home.reserve_port()
         self.members: Sequence[ZooKeeperServer] = [self]
-        self._settings = {
+        self.settings = {
             "tickTime": str(tick),
             "initLimit": "50",
             "syncLimit": str(sync_limit),
@@ -63,14 +70,16 @@ class ZooKeeperServer(Process):
 
     def command(self) -> list[str]:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return [need("java"), *_JVM, "-cp", _CLASS_PATH, main, str(self.directory / "zoo.cfg")]
+        properties = [f"-D{key}={value}" for key, value in self._properties.items()]
+        config = str(self.directory / "zoo.cfg")
+        return [need("java"), *_JVM, *properties, "-cp", _CLASS_PATH, main, config]
 
     def configure(self) -> None:
         settings = {
             "dataDir": str(self.data),
             "clientPort": str(self.port),
             "clientPortAddress": HOST,
-            **self._settings,
+            **self.settings,
         }
         if len(self.members) > 1:
             for n, node in enumerate(self.members, 1):
@@ -122,15 +131,11 @@ class ZooKeeperEnsemble(Group[ZooKeeperServer]):
     families = ZooKeeperServer.families
     version_command = ZooKeeperServer.version_command
 
-    def __init__(
-        self, *, size: int = 3, tick: int = 200, sync_limit: int = 10, durable: bool = False
-    ) -> None:
+    def __init__(self, *, size: int = 3, **options: Any) -> None:
+        """`options` are those of `ZooKeeperServer`."""
         self.home = Home(self.kind)
         self.nodes = [
-            ZooKeeperServer(
-                self.home, f"zookeeper-{n}", tick=tick, sync_limit=sync_limit, durable=durable
-            )
-            for n in range(1, size + 1)
+            ZooKeeperServer(self.home, f"zookeeper-{n}", **options) for n in range(1, size + 1)
         ]
         for node in self.nodes:
             node.members = self.nodes

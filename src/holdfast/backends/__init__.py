@@ -37,6 +37,7 @@ _registry: dict[str, Entry] = {
     "redis+unix": Entry("holdfast.backends.redis:RedisBackend", "redis"),
     "etcd": Entry("holdfast.backends.etcd:EtcdBackend", None),
     "etcds": Entry("holdfast.backends.etcd:EtcdBackend", None),
+    "zk": Entry("holdfast.backends.zookeeper:ZooKeeperBackend", "zookeeper"),
 }
 
 

@@ -56,6 +56,7 @@ class Hold(LeaseState):
         super().__init__(sent, grant.until, renew_every, random)
         if grant.confirm_by is not None and grant.confirm_by < self.renew_at:
             self.renew_at = grant.confirm_by
+        self.certain_until = grant.certain_until
         self.claim = grant.claim
         self.grant = grant
         self.fence = grant.fence

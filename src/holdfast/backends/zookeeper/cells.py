@@ -1,0 +1,237 @@
+"""Cells: one persistent node each, whose version is its mzxid: it grows over deletion, too.
+
+Contract: `core/backend.py`. A node's own version number starts anew when it is made again, so
+comparing it alone could take a new cell for the old one. Every deletion therefore also changes the
+folder of cells, and every write checks, in the same transaction, that the folder is as it was when
+the cell was read. The folder stays; a cell is deleted, unless a fence must be remembered.
+
+Time: a ttl counts on the leader's wall clock, from the node's mtime on. What time it is there is
+known from the last write that we made, or asked by making and deleting a node.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground
+from holdfast.backends.zookeeper.naming import CELLS, encoded
+from holdfast.backends.zookeeper.refusals import (
+    BAD_VERSION,
+    NO_NODE,
+    NODE_EXISTS,
+    UNANSWERED,
+    NoNode,
+    error_of,
+)
+from holdfast.backends.zookeeper.requests import Request, Stat
+from holdfast.backends.zookeeper.session import Record, Session
+from holdfast.backends.zookeeper.trouble import explained
+from holdfast.backends.zookeeper.wire import Reply
+from holdfast.errors import Unavailable
+from holdfast.types import Cell, CellConflict, Claim, Unknown
+
+__all__ = ["Cells"]
+
+HEADER = struct.Struct("!BBqq")  # format, flags, fence, ttl in microseconds
+FORMAT = 1
+PRESENT, FENCED, ENDS = 1, 2, 4
+ANCHOR = 60.0
+"""Seconds for which a reading of the server's clock is good: it drifts by a fraction."""
+
+
+class _Seen(NamedTuple):
+    """A cell as it was read. `epoch` is the folder's version, `version` the node's, -1 for none."""
+
+    cell: Cell | None
+    fence: int | None
+    epoch: int
+    version: int
+    ends_in: float | None = None
+
+
+class Cells(Ground):
+    _anchor: tuple[float, float] | None = None  # the server's time, and ours when it was that
+
+    def _cell_path(self, name: str) -> str:
+        return f"{self._base}/{CELLS}/{encoded(name)}"
+
+    def _noted(self, milliseconds: int, sent: float) -> None:
+        """The server wrote something at that time of its clock, after `sent` and before now."""
+        self._anchor = milliseconds / 1000, (sent + self._port.now()) / 2
+
+    async def _server_now(self, session: Session, deadline: float) -> float | Unknown:
+        anchor, now = self._anchor, self._port.now()
+        if anchor is None or now - anchor[1] > ANCHOR:
+            path = f"{self._base}/{CELLS}/%clock-"
+            node = requests.create(path, b"", self._place.acl, requests.EPHEMERAL_SEQUENTIAL)
+            (made,) = session.ask(node)
+            if not await self._answered(made, deadline):
+                return SILENT
+            if made.error is not None:
+                return CUT
+            path, stat = made.value
+            session.wire.send((requests.delete(path), Reply()))
+            self._noted(stat.ctime, now)
+            anchor = self._anchor
+            assert anchor is not None
+        return anchor[0] + self._port.now() - anchor[1]
+
+    async def _see(
+        self, session: Session, name: str, deadline: float, record: Record | None = None
+    ) -> _Seen | Unknown:
+        """The cell; with a record, which is nudged by the next change."""
+        path = self._cell_path(name)
+        watcher = session.wire.watched if record is not None else None
+        asked = [requests.exists(f"{self._base}/{CELLS}"), requests.get_data(path)]
+        if record is not None:
+            session.watch(record, (path,))
+            asked.insert(1, requests.exists(path, watcher))
+        replies = session.ask(*asked)
+        folder, got = replies[0], replies[-1]
+        if not await self._answered(got, deadline):
+            return SILENT
+        if folder.error is not None or isinstance(got.error, UNANSWERED):
+            return CUT
+        epoch = -1 if folder.value is None else folder.value.version
+        if isinstance(got.error, NoNode):
+            return _Seen(None, None, epoch, -1)
+        if got.error is not None:
+            raise explained(self._where, got.error)
+        data, stat = got.value
+        _, flags, fence, ttl = HEADER.unpack_from(data)
+        known = fence if flags & FENCED else None
+        if not flags & PRESENT:
+            return _Seen(None, known, epoch, stat.version)
+        cell = Cell(bytes(data[HEADER.size :]), stat.mzxid)
+        if not flags & ENDS:
+            return _Seen(cell, known, epoch, stat.version)
+        now = await self._server_now(session, deadline)
+        if isinstance(now, Unknown):
+            return now
+        left = stat.mtime / 1000 + ttl / 1e6 - now
+        if left > 0:
+            return _Seen(cell, known, epoch, stat.version, left)
+        seen = _Seen(None, known, epoch, stat.version)
+        if known is None:  # nobody else takes it away
+            session.wire.send((self._deletion(path, seen), Reply()))
+        return seen
+
+    def _deletion(self, path: str, seen: _Seen) -> Request:
+        """Changing the node first says which version the deletion has."""
+        return requests.multi(
+            requests.set_data(f"{self._base}/{CELLS}", b"", seen.epoch),
+            requests.set_data(path, b"", seen.version),
+            requests.delete(path),
+        )
+
+    async def cell_read(self, name: str, deadline: float) -> Cell | None:
+        _, seen = await self._read(name, deadline)
+        return seen.cell
+
+    async def _read(self, name: str, deadline: float) -> tuple[Session, _Seen]:
+        """Until there is an answer: reading again is harmless."""
+        while True:
+            session = await self._some_session(deadline)
+            seen = await self._see(session, name, deadline)
+            if not isinstance(seen, Unknown):
+                return session, seen
+            if self._port.now() >= deadline:
+                raise Unavailable(f"{self._where}: {seen.reason}")
+            await self._port.sleep(LITTLE)
+
+    async def cell_write(
+        self,
+        name: str,
+        value: bytes | None,
+        *,
+        expect: int | None,
+        fence: int | None,
+        ttl: float | None,
+        deadline: float,
+    ) -> Cell | CellConflict | Unknown:
+        path = self._cell_path(name)
+        while True:
+            session, seen = await self._read(name, deadline)
+            current = seen.cell
+            if expect is not None and expect != (0 if current is None else current.version):
+                return CellConflict(current, "its version is another")
+            if fence is not None and seen.fence is not None and fence < seen.fence:
+                return CellConflict(current, "a newer fencing token has written before")
+            fences = [token for token in (fence, seen.fence) if token is not None]
+            highest = max(fences, default=None)
+            sent = self._port.now()
+            (done,) = session.ask(self._writing(path, value, highest, ttl, seen))
+            if not await self._answered(done, deadline):
+                return SILENT
+            if isinstance(done.error, UNANSWERED):
+                return CUT
+            if done.error is not None:
+                raise explained(self._where, done.error)
+            outcome: Stat | int = next(
+                result for result in reversed(done.value) if result is not None
+            )
+            if isinstance(outcome, Stat):
+                session.heard(sent)
+                self._noted(outcome.mtime, sent)
+                return Cell(value or b"", outcome.mzxid)
+            if outcome not in (NO_NODE, NODE_EXISTS, BAD_VERSION):
+                raise explained(self._where, error_of(outcome))
+            if seen.epoch < 0 and not await self._make_folder(session, deadline):
+                raise Unavailable(f"{self._where} did not answer in time")
+            if self._port.now() >= deadline:
+                raise Unavailable(f"{self._where}: others were faster, again and again")
+
+    def _writing(
+        self, path: str, value: bytes | None, fence: int | None, ttl: float | None, seen: _Seen
+    ) -> Request:
+        """One transaction. The last state that it tells is that of the cell."""
+        if value is None and fence is None:
+            if seen.version >= 0:
+                return self._deletion(path, seen)
+            return requests.multi(requests.set_data(f"{self._base}/{CELLS}", b"", seen.epoch))
+        flags = (value is not None) * PRESENT | (fence is not None) * FENCED
+        flags |= (ttl is not None) * ENDS
+        data = HEADER.pack(FORMAT, flags, fence or 0, int((ttl or 0) * 1e6)) + (value or b"")
+        check = requests.check(f"{self._base}/{CELLS}", seen.epoch)
+        if seen.version >= 0:
+            return requests.multi(check, requests.set_data(path, data, seen.version))
+        make = requests.create(path, b"", self._place.acl)
+        return requests.multi(check, make, requests.set_data(path, data, 0))
+
+    async def _make_folder(self, session: Session, deadline: float) -> bool:
+        if not await self._make_base(session, deadline):
+            return False
+        (made,) = session.ask(requests.create(f"{self._base}/{CELLS}", b"", self._place.acl))
+        return await self._answered(made, deadline)
+
+    async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
+        port = self._port
+        event = port.event()
+        while True:
+            session = await self._some_session(deadline)
+            record = Record(Claim(name, ""), "", "", session, port.now())
+            record.event = event
+            event.clear()
+            key = f"cell {id(record)}"
+            session.records[key] = record
+            record.attended = 1
+            try:
+                seen = await self._see(session, name, deadline, record)
+                if isinstance(seen, Unknown):
+                    if port.now() >= deadline:
+                        raise Unavailable(f"{self._where}: {seen.reason}")
+                    await port.sleep(LITTLE)
+                    continue
+                if (seen.cell.version if seen.cell else 0) != version or port.now() >= deadline:
+                    return seen.cell
+                limit = deadline
+                if seen.ends_in is not None:
+                    limit = min(limit, port.now() + seen.ends_in + 0.001)
+                await event.wait(limit)
+                if port.now() >= deadline and not event.is_set():
+                    return seen.cell
+            finally:
+                session.unwatch(record)
+                session.records.pop(key, None)

@@ -1,0 +1,154 @@
+"""How names become paths, claims become nodes, and nodes become a line: what others agree with.
+
+Contract: kazoo's names. A lock is a node, a claim a child `<32 hex>__lock__<sequence>` of it
+(`__rlock__` for readers), and the lowest sequence is first, so kazoo's Lock, ReadLock and WriteLock
+and Go's client stand in the same line. Another dialect (Curator's) is another module like this one.
+Permits are not among kazoo's; their node ends like a lock's, so that kazoo waits for them. Children
+that end in a sequence and look like nobody we know count as exclusive.
+
+Laws kept here: 7 (sequence order is the order of the nodes' czxids, which are the tokens), 10 (a
+name becomes one path segment, injectively) and the compatibility rule.
+
+Hazard: a sequence goes negative after 2 147 483 647; who is behind that point stays behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from holdfast.types import Claim, Mode
+
+__all__ = [
+    "CELLS",
+    "Contender",
+    "blockers",
+    "decoded",
+    "encoded",
+    "granted",
+    "guid_of",
+    "in_order",
+    "prefix_of",
+]
+
+CELLS = "%cells"
+"""Where cells live, beside the locks: no name is spelled like this."""
+
+# What ZooKeeper refuses in a path, beside what has a meaning in one (/) or here (%).
+REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff/%]")
+RESERVED = (".", "..", "zookeeper")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+
+def encoded(name: str) -> str:
+    """The one path segment that spells this name, as itself wherever ZooKeeper allows."""
+    if name in RESERVED:
+        return f"%{ord(name[0]):02X}{name[1:]}"
+    return REFUSED.sub(_escape, name)
+
+
+def decoded(segment: str) -> str | None:
+    """The name that is spelled like this; None if none is."""
+    name = unquote(segment, errors="replace")
+    return name if name and encoded(name) == segment else None
+
+
+def guid_of(owner: str) -> str:
+    """What identifies a claim's node. Everybody can read it, so it is not the owner (law 9)."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def prefix_of(claim: Claim) -> str:
+    """A claim's node, without the sequence that the server adds."""
+    guid = guid_of(claim.owner)
+    if claim.mode is Mode.EXCLUSIVE:
+        return f"{guid}__lock__"
+    if claim.mode is Mode.SHARED:
+        return f"{guid}__rlock__"
+    return f"{guid}__permits_{claim.permits}_of_{claim.limit}__lock__"
+
+
+class Contender(NamedTuple):
+    """A claim as its node's name tells it."""
+
+    node: str
+    sequence: int
+    mode: Mode
+    permits: int = 1
+    limit: int = 1
+
+    @property
+    def guid(self) -> str:
+        return self.node[:32]
+
+
+OURS = re.compile(r"(?:__permits_(\d+)_of_(\d+))?__(r?)lock__(-?\d{9,10})$")
+FOREIGN = re.compile(r"\D(\d{10})$")
+WRAPPED = 1 << 31
+
+
+def _contender(node: str) -> Contender | None:
+    if len(node) == 50 and node.startswith("__lock__", 32):  # almost all of a long line
+        sequence = node[40:]
+        if sequence.isdecimal():
+            return Contender(node, int(sequence), Mode.EXCLUSIVE)
+    found = OURS.search(node)
+    if found is None:
+        foreign = FOREIGN.search(node)
+        return Contender(node, int(foreign[1]), Mode.EXCLUSIVE) if foreign else None
+    permits, limit, reader, number = found.groups()
+    if permits:
+        return Contender(node, int(number), Mode.PERMITS, int(permits), int(limit))
+    return Contender(node, int(number), Mode.SHARED if reader else Mode.EXCLUSIVE)
+
+
+def _sequence(contender: Contender) -> int:
+    return contender.sequence
+
+
+def in_order(nodes: Iterable[str]) -> list[Contender]:
+    """The line: first come first."""
+    line = [contender for contender in map(_contender, nodes) if contender is not None]
+    line.sort(key=_sequence)
+    if line and line[-1].sequence - line[0].sequence > WRAPPED:
+        line.sort(key=lambda contender: contender.sequence % (2 * WRAPPED))
+    return line
+
+
+def blockers(line: Sequence[Contender], index: int) -> list[Contender]:
+    """Empty: this claim is granted. Else claims ahead of it, as few and as near as can be, such
+    that it cannot be granted while all of them stand: so it is enough to watch these, and the end
+    of any of them is worth a look. (Of permits any may come back first: watching one predecessor
+    would sleep through the others.)"""
+    me = line[index]
+    if me.mode is Mode.EXCLUSIVE:
+        return list(line[index - 1 : index]) if index else []
+    near: list[Contender] = []
+    room = me.limit - me.permits
+    for ahead in reversed(line[:index]):
+        if ahead.mode is not me.mode:
+            return [ahead]
+        if me.mode is Mode.PERMITS and room >= 0:
+            near.append(ahead)
+            room -= ahead.permits
+    return near if room < 0 else []
+
+
+def granted(line: Sequence[Contender]) -> list[bool]:
+    """For each of the line, whether it holds: what `blockers` says, for all of them at once."""
+    held: list[bool] = []
+    modes: set[Mode] = set()
+    taken = 0
+    for claim in line:
+        alone = not modes if claim.mode is Mode.EXCLUSIVE else modes <= {claim.mode}
+        fits = claim.mode is not Mode.PERMITS or taken + claim.permits <= claim.limit
+        held.append(alone and fits)
+        modes.add(claim.mode)
+        taken += claim.permits if claim.mode is Mode.PERMITS else 0
+    return held

@@ -1,0 +1,62 @@
+"""kazoo's errors, by names and types of their own: what a request may be answered with instead."""
+
+# kazoo has no types: what leaves this file has.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kazoo import exceptions  # type: ignore[import-untyped]
+
+__all__ = [
+    "BAD_VERSION",
+    "NODE_EXISTS",
+    "NO_NODE",
+    "UNANSWERED",
+    "BadVersion",
+    "InvalidAcl",
+    "NoAuth",
+    "NoNode",
+    "NodeExists",
+    "NotReadOnly",
+    "QuotaExceeded",
+    "Throttled",
+    "error_of",
+]
+
+NoNode: type[Exception] = exceptions.NoNodeError
+NodeExists: type[Exception] = exceptions.NodeExistsError
+BadVersion: type[Exception] = exceptions.BadVersionError
+NoAuth: type[Exception] = exceptions.NoAuthError
+InvalidAcl: type[Exception] = exceptions.InvalidACLError
+NotReadOnly: type[Exception] = exceptions.NotReadOnlyCallError
+NO_NODE, NODE_EXISTS, BAD_VERSION = -101, -110, -103
+"""The same as codes, which is how a transaction tells them."""
+
+UNANSWERED: tuple[type[Exception], ...] = (
+    exceptions.ConnectionLoss,
+    exceptions.ConnectionClosedError,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
+    exceptions.OperationTimeoutError,
+)
+"""After these nobody knows whether the request was executed."""
+
+
+def _class_of(code: int, name: str) -> type[Exception]:
+    """kazoo's own, if it has one for this code."""
+    known = cast(Any, exceptions.EXCEPTIONS)
+    if code not in known:
+        known[code] = type(name, (exceptions.ZookeeperError,), {"code": code})
+    found: type[Exception] = known[code]
+    return found
+
+
+QuotaExceeded = _class_of(-125, "QuotaExceededError")
+Throttled = _class_of(-127, "ThrottledOpError")
+
+
+def error_of(code: int) -> Exception:
+    error: Exception = exceptions.EXCEPTIONS[code]()
+    return error

@@ -1,0 +1,56 @@
+"""zk:// with ?auth=sasl: DIGEST-MD5, and a wrong password fails at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import HoldfastError, Misconfigured
+from tests.servers import ZooKeeperServer
+from tests.servers.home import HOST
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    jaas: Path = tmp_path_factory.mktemp("sasl") / "jaas.conf"
+    jaas.write_text(
+        "Server { org.apache.zookeeper.server.auth.DigestLoginModule required"
+        ' user_alice="s3cret-a" user_bob="s3cret-b"; };\n'
+    )
+    with ZooKeeperServer(
+        settings={"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"},
+        properties={"java.security.auth.login.config": str(jaas)},
+    ) as server:
+        yield f"{HOST}:{server.port}"
+
+
+@pytest.mark.req("R50", "wrong credentials")
+def test_users_by_sasl(address: str) -> None:
+    with (
+        holdfast.connect(f"zk://alice:s3cret-a@{address}/sasl?auth=sasl") as alice,
+        holdfast.connect(f"zk://bob:s3cret-b@{address}/sasl?auth=sasl") as bob,
+    ):
+        with alice.lock("x", timeout=10) as lease:
+            assert lease.held
+            with pytest.raises(Misconfigured, match="ACL"):
+                bob.lock("x").acquire()
+        with alice.lock("x", timeout=10):
+            pass
+
+
+@pytest.mark.req("R50", "wrong credentials")
+def test_a_wrong_password(address: str) -> None:
+    url = f"zk://alice:n0t-it@{address}/sasl?auth=sasl"
+    with holdfast.connect(url, request_timeout=2) as locks:
+        begun = time.monotonic()
+        with pytest.raises(HoldfastError) as refused:
+            locks.lock("x").acquire()
+        assert time.monotonic() - begun < 4
+        assert "credentials" in str(refused.value)
+        assert "n0t-it" not in str(refused.value)

@@ -1,0 +1,63 @@
+"""What the tests of `zk://` share: clients of servers that are broken on purpose."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Connect  # type: ignore[import-untyped]
+
+import holdfast
+from holdfast.backends.zookeeper import ZooKeeperBackend
+from holdfast.backends.zookeeper.session import Session
+from tests.servers.home import HOST
+
+LONG = 15.0
+
+
+@contextmanager
+def kazoo(port: int, **options: Any) -> Iterator[Any]:
+    """Somebody who uses kazoo itself."""
+    client = KazooClient(f"{HOST}:{port}", **options)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def sessions(locks: holdfast.Locks) -> list[Session]:
+    backend = locks._current.backend
+    assert isinstance(backend, ZooKeeperBackend)
+    return list(backend._pool._current.values())
+
+
+def end_session(port: int, session: Session) -> None:
+    """By another connection that says the same id and password, and closes it in the same breath:
+    else the two would go on taking the session away from one another."""
+    client = session.wire._client
+    connect = Connect(0, 0, 30000, client._session_id, client._session_passwd, False).serialize()
+    close = struct.pack("!ii", 1, -11)
+    with socket.create_connection((HOST, port), LONG) as link:
+        link.sendall(b"".join(struct.pack("!i", len(part)) + part for part in (connect, close)))
+        while link.recv(4096):
+            pass
+
+
+def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> float:
+    """For what no event tells: when it was first seen to be so."""
+    end = time.monotonic() + timeout
+    while not happened():
+        assert time.monotonic() < end, f"{what}: not within {timeout:g} s"
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+def nodes(client: Any, path: str) -> list[str]:
+    return list(client.get_children(path)) if client.exists(path) else []
