@@ -18,7 +18,7 @@ class Attendant:
     """A listener that only remembers what became of it."""
 
     def __init__(self, room: Room, fails: bool = False) -> None:
-        self.over = False
+        self.over = True
         self.started = 0
         self.woken = 0
         self._fails = fails
@@ -26,6 +26,7 @@ class Attendant:
     def start(self) -> None:
         if self._fails:
             raise KeyboardInterrupt
+        self.over = False
         self.started += 1
 
     def wake(self) -> None:

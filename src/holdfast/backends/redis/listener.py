@@ -58,7 +58,7 @@ class Listener:
         look: Looking,
         open_ear: Callable[[Hearing, float], Coroutine[Any, Any, Ear]],
     ) -> None:
-        self.over = False
+        self.over = True  # until it is started: Ctrl-C may strike before
         self._room = room
         self._port = room.port
         self._hears = HEARS if counted else SOMEWHERE
@@ -71,7 +71,12 @@ class Listener:
         self._task = self._port.task(self._run, self._farewell, "holdfast-redis")
 
     def start(self) -> None:
-        self._task.start()
+        try:
+            self.over = False
+            self._task.start()
+        except BaseException:  # Ctrl-C, or the interpreter is exiting
+            self.over = True  # if it began after all, it ends
+            raise
 
     def wake(self) -> None:
         """Look now; from any thread, never blocks."""
@@ -89,7 +94,7 @@ class Listener:
     async def _run(self) -> None:
         idle_since = math.inf
         try:
-            while True:
+            while not self.over:
                 try:
                     await self._turn()
                     self._failures = 0

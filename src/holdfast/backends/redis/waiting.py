@@ -33,6 +33,7 @@ class Attendant(Protocol):
     """Who listens, and sends the heartbeats."""
 
     over: bool
+    """Whether it does not listen: not yet, or not any more."""
 
     def start(self) -> None: ...
 
@@ -158,11 +159,7 @@ class Room:
             if self.closed or (listener is not None and not listener.over):
                 return listener
             listener = self._listener = self._hire(self)
-            try:
-                listener.start()
-            except BaseException:  # Ctrl-C, or the interpreter is exiting
-                listener.over = True
-                raise
+            listener.start()
             return listener
 
     def dismiss(self, listener: Attendant) -> bool:
