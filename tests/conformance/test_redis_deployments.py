@@ -30,7 +30,7 @@ class TestRedisUnix(Exclusion, Suite):
 
 @pytest.mark.servers
 @pytest.mark.req("R37", "R33")
-class TestRedisSentinel(Exclusion, Modes, Suite):
+class TestRedisSentinel(Exclusion, Suite):
     strategy = SentinelStrategy
 
 

@@ -333,6 +333,9 @@ class _Waiting:
             return sent, await engine.backend.attempt(acquisition.claim, self.blocking, limit)
         except Unavailable as error:
             return sent, error
+        except HoldfastError:  # refused: what earlier attempts left is owed, if there is anything
+            self._hand_over()
+            raise
 
     async def _endure(self, trouble: Unknown | Unavailable, sent: float) -> None:
         """The store is silent or away: pause and come back, or give up with `Unavailable`."""
