@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from holdfast.backends.redis.keys import Keys
+import redis
+
+from holdfast.backends.redis.keys import Keys, LiteralKeys
 from holdfast.backends.redis.loops import LoopTransport
 from holdfast.backends.redis.threads import ThreadTransport
 from holdfast.testing import FaultProxy
@@ -127,6 +129,59 @@ class RedisStrategy(Strategy):
         reply: Any = self.server.call(*command)
         assert isinstance(reply, list)
         return [str(item) for item in reply]
+
+
+class LiteralStrategy(RedisStrategy):
+    """Locks whose keys are their names: every test has a database of its own."""
+
+    dialect: str
+    claim_window = 0.0
+    options = "heartbeat=0.3&poll=0.05"
+    db: redis.Redis
+
+    def start_server(self) -> None:
+        self.server = RedisServer(settings={"databases": "10000"}).start()
+        self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
+
+    def url(self) -> str:
+        number = next(_numbers)
+        self.keys = self.literal = LiteralKeys(f"t{number}", False)
+        self.db = redis.Redis(port=self.server.port, db=number, decode_responses=True)
+        where = f"redis://{self.proxy.host}:{self.proxy.port}/{number}"
+        return f"{where}?dialect={self.dialect}&prefix={self.keys.prefix}&{self.options}"
+
+    def expire_now(self, name: str) -> None:
+        with self.db as db:
+            db.pexpire(name, 0)
+
+    def steal(self, name: str) -> None:
+        with self.db as db:
+            db.delete(name, self.literal.beside(name, "s"), self.literal.beside(name, "t"))
+
+    def leftovers(self) -> list[str]:
+        left: list[str] = []
+        with self.db as db:
+            for key in db.keys("*"):
+                assert db.ttl(key) >= 0 or key.endswith(":v"), f"{key} stays for ever"
+                if key.endswith(":v"):
+                    continue  # a cell
+                fields = set(db.hkeys(key)) if key.endswith(":s") else {"?"}
+                if fields - {"f"} and not (fields == {"f", "g"} and self._over(db, key)):
+                    left.append(f"{key}: {' '.join(fields)}")
+        return left
+
+    def _over(self, db: redis.Redis, key: str) -> bool:
+        return int(db.hget(key, "g") or 0) <= self._clock()
+
+
+class PlainStrategy(LiteralStrategy):
+    name = "redis-plain"
+    dialect = "plain"
+
+
+class RedissonStrategy(LiteralStrategy):
+    name = "redis-redisson"
+    dialect = "redisson"
 
 
 class _Count:

@@ -83,7 +83,7 @@ class Cells:
         port, room = self._port, self._room
         channel = self._requests.keys.cell_channel(name)
         event = port.event()
-        room.watch(channel, event)
+        room.watch(channel, event.set)
         try:
             while True:
                 cell, expires = await self._cell(name, max(deadline, port.now() + 0.1))
@@ -93,4 +93,4 @@ class Cells:
                 await event.wait(min(deadline, now + HEARTBEAT, max(expires, now + 0.001)))
                 event.clear()
         finally:
-            room.unwatch(channel, event)
+            room.unwatch(channel, event.set)

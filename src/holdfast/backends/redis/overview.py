@@ -7,38 +7,45 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from holdfast.backends.local import public_id
+from holdfast.backends.local import public_id, shown
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.lua import OVERVIEW
+from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.requests import MODE_OF, Requests
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
-__all__ = ["inspect"]
+__all__ = ["holder_of", "info_of", "inspect", "line", "pairs"]
 
 BATCH = 500
 """So many names are looked for, and read, at a time."""
 
 
 async def inspect(
-    courier: Courier, requests: Requests, prefix: str, exact: bool, deadline: float
+    courier: Courier,
+    requests: Requests,
+    script: Script,
+    line: Callable[[str, Any], LockInfo],
+    prefix: str,
+    exact: bool,
+    deadline: float,
 ) -> list[LockInfo]:
+    """`line` makes something of what the script says about a name."""
     names = [prefix] if exact else await _names(courier, requests.keys, prefix, deadline)
     found: list[LockInfo] = []
     for start in range(0, len(names), BATCH):
         batch = names[start : start + BATCH]
         asked = [requests.overview(name) for name in batch]
         for name, reply in zip(
-            batch, await courier.call_many(OVERVIEW, asked, deadline, ORDINARY), strict=True
+            batch, await courier.call_many(script, asked, deadline, ORDINARY), strict=True
         ):
             if isinstance(reply, Exception):
                 raise reply
-            info = _line(name, reply)
+            info = line(name, reply)
             if info.holders or info.waiters:
                 found.append(info)
     return found
@@ -59,13 +66,13 @@ async def _names(courier: Courier, keys: Keys, prefix: str, deadline: float) -> 
     return sorted(name for name in names if name.startswith(prefix))
 
 
-def _pairs(flat: Any) -> dict[str, str]:
+def pairs(flat: Any) -> dict[str, str]:
     return {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def _line(name: str, reply: Any) -> LockInfo:
+def line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
-    state, entry_of, alive = _pairs(lock), _pairs(entries), _pairs(clients)
+    state, entry_of, alive = pairs(lock), pairs(entries), pairs(clients)
     fence = int(state.get("f", "0")) or None
     holders: list[ClaimInfo] = []
     if state.get("m") == "x" and int(state["e"]) > now:
@@ -76,7 +83,7 @@ def _line(name: str, reply: Any) -> LockInfo:
                 since=(now - int(state["a"])) / 1e6,
                 remaining=(int(state["e"]) - now) / 1e6,
                 fence=fence,
-                info=_info(state["i"]),
+                info=info_of(state["i"]),
             )
         )
     for owner, expiry in _scores(sharing):
@@ -108,11 +115,17 @@ def _entry(owner: str, packed: str, now: int, expiry: int) -> ClaimInfo:
         remaining=(expiry - now) / 1e6,
         permits=int(permits),
         fence=int(fence) or None,
-        info=_info(info),
+        info=info_of(info),
     )
 
 
-def _info(text: str) -> Mapping[str, str]:
+def holder_of(info: bytes) -> str:
+    """Who it is, for a message; empty when that is not known."""
+    found = info_of(info.decode()) if info else {}
+    return shown(found) if found else ""
+
+
+def info_of(text: str) -> Mapping[str, str]:
     try:
         found = json.loads(text)
     except ValueError:

@@ -12,7 +12,15 @@ from holdfast.backends.redis.keys import Keys, slot_of
 from holdfast.backends.redis.wire import pack_word
 from holdfast.types import Claim, Mode
 
-__all__ = ["LETTER_OF", "MODE_OF", "Requests", "Spelling", "microseconds"]
+__all__ = [
+    "LETTER_OF",
+    "MODE_OF",
+    "LineRequests",
+    "Requests",
+    "Spelling",
+    "microseconds",
+    "packed_info",
+]
 
 LETTER_OF = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s", Mode.PERMITS: "p"}
 MODE_OF = {letter: mode for mode, letter in LETTER_OF.items()}
@@ -23,6 +31,10 @@ MOST = 4096
 
 def microseconds(seconds: float) -> str:
     return str(round(seconds * 1_000_000))
+
+
+def packed_info(claim: Claim) -> bytes:
+    return pack_word(json.dumps(dict(claim.info), separators=(",", ":")))
 
 
 class Shape:
@@ -48,10 +60,10 @@ class Spelling:
 
 
 class Requests:
-    def __init__(self, keys: Keys, channel: str, window: float, memory: float) -> None:
+    """What is asked alike in every dialect."""
+
+    def __init__(self, keys: Keys, memory: float) -> None:
         self.keys = keys
-        self._channel = pack_word(channel)
-        self._window = pack_word(microseconds(window))
         self._memory = pack_word(microseconds(memory))
         self._spellings: dict[str, Spelling] = {}
 
@@ -63,6 +75,36 @@ class Requests:
             spelling = Spelling(self.keys.packed(name), slot_of(self.keys.lock(name)))
             self._spellings[name] = spelling
         return spelling
+
+    def renew(self, claim: Claim) -> tuple[bytes, int]:
+        spelling = self.spell(claim.name)
+        ttl = pack_word(microseconds(claim.ttl))
+        return b"".join((spelling.keys, pack_word(claim.owner), ttl, self._memory)), spelling.slot
+
+    def leave(self, claim: Claim, tombstone: bool) -> tuple[bytes, int]:
+        spelling = self._spellings.get(claim.name) or self.spell(claim.name)
+        owner = claim.owner
+        grave = pack_word(microseconds(claim.ttl)) if tombstone else b"$1\r\n0\r\n"
+        return b"%b$%d\r\n%b\r\n%b%b" % (
+            spelling.keys, len(owner), owner.encode(), grave, self._memory,
+        ), spelling.slot  # fmt: skip
+
+    def evict(self, name: str) -> tuple[bytes, int]:
+        spelling = self.spell(name)
+        return spelling.keys + self._memory, spelling.slot
+
+    def overview(self, name: str) -> tuple[bytes, int]:
+        spelling = self.spell(name)
+        return spelling.keys, spelling.slot
+
+
+class LineRequests(Requests):
+    """And of a store that keeps lines."""
+
+    def __init__(self, keys: Keys, channel: str, window: float, memory: float) -> None:
+        super().__init__(keys, memory)
+        self._channel = pack_word(channel)
+        self._window = pack_word(microseconds(window))
 
     def attempt(self, claim: Claim, queue: bool, hearing: str) -> tuple[bytes, int]:
         spelling = self._spellings.get(claim.name) or self.spell(claim.name)
@@ -88,7 +130,7 @@ class Requests:
             LETTER_OF[claim.mode], str(claim.permits), str(claim.limit), microseconds(claim.ttl),
             "1" if claim.fair else "0", "1" if queue else "0",
         )  # fmt: skip
-        info = pack_word(json.dumps(dict(claim.info), separators=(",", ":")))
+        info = packed_info(claim)
         tail = b"".join(map(pack_word, words)) + self._window + self._channel
         return Shape(claim, queue, hearing, tail + pack_word(hearing) + info + self._memory)
 
@@ -99,24 +141,3 @@ class Requests:
             spelling.keys, pack_word(claim.owner), ttl, self._window, self._channel,
             pack_word(hearing), self._memory,
         )), spelling.slot  # fmt: skip
-
-    def renew(self, claim: Claim) -> tuple[bytes, int]:
-        spelling = self.spell(claim.name)
-        ttl = pack_word(microseconds(claim.ttl))
-        return b"".join((spelling.keys, pack_word(claim.owner), ttl, self._memory)), spelling.slot
-
-    def leave(self, claim: Claim, tombstone: bool) -> tuple[bytes, int]:
-        spelling = self._spellings.get(claim.name) or self.spell(claim.name)
-        owner = claim.owner
-        grave = pack_word(microseconds(claim.ttl)) if tombstone else b"$1\r\n0\r\n"
-        return b"%b$%d\r\n%b\r\n%b%b" % (
-            spelling.keys, len(owner), owner.encode(), grave, self._memory,
-        ), spelling.slot  # fmt: skip
-
-    def evict(self, name: str) -> tuple[bytes, int]:
-        spelling = self.spell(name)
-        return spelling.keys + self._memory, spelling.slot
-
-    def overview(self, name: str) -> tuple[bytes, int]:
-        spelling = self.spell(name)
-        return spelling.keys, spelling.slot

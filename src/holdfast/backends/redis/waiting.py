@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from holdfast.backends.redis.calls import Anchors, Called, Line, Ticket
 from holdfast.backends.redis.transport import Ear, Hearing
 from holdfast.backends.redis.wire import NoAnswer
-from holdfast.core.port import Event, Port, Task
+from holdfast.core.port import Port, Task
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Grant, Unknown
 
@@ -74,7 +74,8 @@ class Room:
         self._tickets: dict[str, Ticket] = {}
         self._lines: dict[str, Line] = {}
         self._early: dict[str, Called] = {}
-        self._cells: dict[str, set[Event]] = {}
+        self._cells: dict[str, set[Callable[[], None]]] = {}
+        self.tidy: Callable[[float], None] | None = None  # done once a heartbeat at least
         self._heard: set[str] = set()  # the cells' channels that are subscribed to
         self._ear: Ear | None = None
         self._task: Task | None = None
@@ -138,20 +139,21 @@ class Room:
             return None
         return Grant(ticket.claim, until, called.fence or None, confirm_by=now + (until - now) / 3)
 
-    def watch(self, channel: str, event: Event) -> None:
-        """Set the event at every message on this channel, and once it is listened to."""
+    def watch(self, channel: str, call: Callable[[], None]) -> None:
+        """`call` at every message on this channel, once it is listened to, and when it cannot be.
+        Called from the listener's thread, or from this one; it must not wait."""
         watchers = self._cells.setdefault(channel, set())
-        watchers.add(event)
+        watchers.add(call)
         self._cells[channel] = watchers
         if channel in self._heard and self.hearing != DEAF:
-            event.set()
+            call()
         self._listen()
         self._nudge()
 
-    def unwatch(self, channel: str, event: Event) -> None:
+    def unwatch(self, channel: str, call: Callable[[], None]) -> None:
         watchers = self._cells.get(channel)
         if watchers is not None:
-            watchers.discard(event)
+            watchers.discard(call)
             if not watchers:
                 self._cells.pop(channel, None)
                 if watchers:
@@ -174,8 +176,8 @@ class Room:
         ear = self._ear
         name = channel.decode()
         if name != self._channel:
-            for event in list(self._cells.get(name, ())):
-                event.set()
+            for call in list(self._cells.get(name, ())):
+                call()
             return
         owner, fence, clock, span = payload.decode().split(" ")
         called = Called(int(fence), int(clock), int(span), ear.run_id if ear else "")
@@ -261,6 +263,8 @@ class Room:
             return
         if self._ear is None:
             await self._begin()
+        if self.tidy is not None:
+            self.tidy(self._port.now())
         await self._hear_cells()
         await self._beat()
         moment = self._port.now() + self._heartbeat
@@ -288,8 +292,8 @@ class Room:
             await self._ear.subscribe(sorted(new), limit)
             self._heard |= new
             for channel in new:
-                for event in list(self._cells.get(channel, ())):
-                    event.set()
+                for call in list(self._cells.get(channel, ())):
+                    call()
         if self._ear is not None and old:
             self._heard -= old
             await self._ear.unsubscribe(sorted(old), limit)
@@ -343,8 +347,8 @@ class Room:
         for ticket in list(self._tickets.values()):
             ticket.event.set()
         for watchers in list(self._cells.values()):
-            for event in list(watchers):
-                event.set()
+            for call in list(watchers):
+                call()
         self._nudged.clear()
         if not self._closed:
             pause = min(1.0, 0.05 * 2 ** min(self._failures, 5)) * (0.5 + self._port.random())

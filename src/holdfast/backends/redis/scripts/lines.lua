@@ -18,15 +18,9 @@
 -- by %.0f), and: nobody else wakes waiters, so whatever changes a line advances it.
 
 local lock, queue, entries, clients, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local graves = KEYS[6]
+local marks, graves = lock, KEYS[6]
 
-local function text(number) return string.format('%.0f', number) end
-
--- Keep a key for so many microseconds at least.
-local function keep(key, span)
-  local ms = math.ceil(span / 1000)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, text(ms)) end
-end
+--#include graves.lua
 
 local ENTRY = '^(%a):(%a):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%S*) (.*)$'
 
@@ -50,35 +44,13 @@ local function write_entry(owner, entry)
   }, ':') .. ' ' .. entry.info)
 end
 
-local mode, last, waiting, grave, owner_x, expiry_x, unconfirmed_x, taken
+local mode, last, waiting, owner_x, expiry_x, unconfirmed_x, taken
 
 -- What `HMGET lock m f w g o e u p` said.
 local function load(state)
   mode, last, waiting = state[1], tonumber(state[2] or '0'), state[3]
   grave, owner_x, expiry_x = tonumber(state[4] or '0'), state[5], tonumber(state[6] or '0')
   unconfirmed_x, taken = state[7], tonumber(state[8] or '0')
-end
-
-local function buried(owner, now)
-  if grave == 0 then return false end
-  if grave <= now then
-    redis.call('HDEL', lock, 'g')
-    grave = 0
-    return false
-  end
-  local ends = redis.call('ZSCORE', graves, owner)
-  return ends and tonumber(ends) > now
-end
-
-local function bury(owner, span, now)
-  redis.call('ZREMRANGEBYSCORE', graves, '-inf', text(now))
-  redis.call('ZADD', graves, text(now + span), owner)
-  keep(graves, span)
-  if grave < now + span then
-    grave = now + span
-    redis.call('HSET', lock, 'g', text(grave))
-  end
-  keep(lock, span)
 end
 
 -- THE compatibility rule (`admits` in backends/local.py is the same in Python).
