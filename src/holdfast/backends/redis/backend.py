@@ -33,8 +33,6 @@ SCRIPTS = Scripts(ATTEMPT, RENEW, LEAVE, EVICT, OVERVIEW)
 
 
 class Backend(Steps):
-    _requests: LineRequests
-
     def __init__(self, make_courier: Callable[[bool], Courier], options: Options) -> None:
         super().__init__(make_courier, options, SCRIPTS)
         self._channel = f"{options.prefix}:call:{secrets.token_hex(8)}"
@@ -58,7 +56,8 @@ class Backend(Steps):
         self._port = port
         self._courier = courier = self._make_courier(port.asynchronous)
         keys = Keys(options.prefix)
-        self._requests = LineRequests(keys, self._channel, options.window, options.memory)
+        self._line = LineRequests(keys, self._channel, options.window, options.memory)
+        self._requests = self._line
         self._room = Room(
             port,
             self._channel,
@@ -73,7 +72,7 @@ class Backend(Steps):
     async def attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
-        rest, slot = self._requests.attempt(claim, queue, self._room.hearing)
+        rest, slot = self._line.attempt(claim, queue, self._room.hearing)
         sent = self._port.now()
         try:
             reply, run_id = await self._take(claim, rest, slot, deadline)
@@ -107,7 +106,7 @@ class Backend(Steps):
     async def _look(
         self, claim: Claim, hearing: str, deadline: float
     ) -> Grant | float | Unknown | None:
-        rest, slot = self._requests.look(claim, hearing)
+        rest, slot = self._line.look(claim, hearing)
         sent = self._port.now()
         try:
             reply, run_id = await self._courier.call(LOOK, rest, slot, deadline)

@@ -91,8 +91,6 @@ class LiteralRequests(Requests):
 
 
 class LiteralBackend(Steps):
-    _requests: LiteralRequests
-
     def __init__(
         self, make_courier: Callable[[bool], Courier], options: Options, dialect: Dialect
     ) -> None:
@@ -127,7 +125,8 @@ class LiteralBackend(Steps):
             return dialect.channel(options.prefix, name)
 
         keys = LiteralKeys(options.prefix, sharded)
-        self._requests = LiteralRequests(keys, options.memory, channel, sharded)
+        self._literal = LiteralRequests(keys, options.memory, channel, sharded)
+        self._requests = self._literal
         own = f"{options.prefix}:call:{secrets.token_hex(8)}"
         self._room = Room(port, own, options.heartbeat, not sharded, _look, courier.ear)
         self._lobby = Lobby(port, self._room, channel, options.heartbeat, options.poll)
@@ -142,7 +141,7 @@ class LiteralBackend(Steps):
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         lobby = self._lobby
-        rest, slot = self._requests.take(claim)
+        rest, slot = self._literal.take(claim)
         heard = lobby.asks(claim)
         sent = self._port.now()
         try:

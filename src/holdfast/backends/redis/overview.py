@@ -121,8 +121,7 @@ def _entry(owner: str, packed: str, now: int, expiry: int) -> ClaimInfo:
 
 def holder_of(info: bytes) -> str:
     """Who it is, for a message; empty when that is not known."""
-    found = info_of(info.decode()) if info else {}
-    return shown(found) if found else ""
+    return shown(info_of(info.decode())) if info else ""
 
 
 def info_of(text: str) -> Mapping[str, str]:
