@@ -15,7 +15,8 @@ from holdfast.testing.conformance import ConformanceSuite
 from holdfast.testing.conformance.faults import impatient
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
-from tests.conformance.redis import PlainStrategy, RedissonStrategy
+from holdfast.testing.conformance.waiting import PROMPT
+from tests.conformance.redis import PlainStrategy, RedissonStrategy, RedisStrategy
 
 HEARTBEAT = 3.0
 SELDOM = f"window={2 * HEARTBEAT}&heartbeat={HEARTBEAT}&poll={HEARTBEAT}"
@@ -37,7 +38,20 @@ async def wait_for(
     return task
 
 
-class Unseen(Theme):
+class Closing(Theme):
+    @pytest.mark.req("law 4")
+    async def test_who_begins_to_wait_when_it_is_closed_does_not(self, api: Api) -> None:
+        """A thread may be between its attempt and its wait when another one closes the client."""
+        holder, raw = api.raw(), api.raw()
+        await holder.grant(holder.claim("x"))
+        claim = raw.claim("x")
+        busy = await raw.queue(claim)
+        await raw.close()
+        waiting = api.spawn(raw.wait(claim, busy, within=10 * LONG))
+        assert await asyncio.wait_for(waiting, PROMPT) is None
+
+
+class Unseen(Closing):
     """Waiting where no line can be seen."""
 
     @pytest.mark.req("R7", "R9", "R31")
@@ -216,3 +230,8 @@ class TestPlainWaiting(Unseen, Suite):
 @pytest.mark.servers
 class TestRedissonWaiting(Unseen, Suite):
     strategy = PatientRedisson
+
+
+@pytest.mark.servers
+class TestNativeClosing(Closing, Suite):
+    strategy = RedisStrategy

@@ -308,3 +308,17 @@ def test_other_modes_are_refused(ours: holdfast.Locks, name: str) -> None:
     assert not ours.capabilities.inspection
     with pytest.raises(holdfast.Misconfigured, match="native, plain, redisson"):
         holdfast.connect("redis://localhost?dialect=redission")
+
+
+@pytest.mark.req("R33", "B4")
+@pytest.mark.parametrize("dialect", ["plain", "redisson"])
+def test_without_enough_replicas_it_is_given_back(
+    url: Url, theirs: redis.Redis, name: str, dialect: str
+) -> None:
+    address = url(dialect) + "&replicas=1&replica_timeout=0.02"
+    with (
+        holdfast.connect(address, request_timeout=0.5) as ours,
+        pytest.raises(holdfast.Unavailable),
+    ):
+        ours.lock(name).acquire(timeout=0.5)
+    assert not theirs.exists(name)

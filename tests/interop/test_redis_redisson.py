@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,7 +14,7 @@ import redis
 import holdfast
 from holdfast.ports import clock
 from tests.interop.redisson import RLock
-from tests.servers import RedisCluster
+from tests.servers import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.servers
 Url = Callable[[str], str]
@@ -269,3 +270,54 @@ def test_in_a_cluster(redis_cluster: RedisCluster, dialect: str) -> None:
                 timer.join()
         with pytest.raises(holdfast.Misconfigured, match="braces"):
             ours.lock("a}b").acquire()
+
+
+COMMANDS = (
+    "EVAL EVALSHA TIME PTTL PEXPIRE DEL HSET HGET HMGET HDEL HGETALL ZADD ZSCORE "
+    "ZREMRANGEBYSCORE PUBLISH SUBSCRIBE UNSUBSCRIBE SCAN"
+)
+MORE = {"plain": "SET GET", "redisson": "EXISTS HEXISTS HKEYS"}
+
+
+@pytest.mark.req("R30", "R31", "B4")
+@pytest.mark.parametrize("dialect", MORE)
+@pytest.mark.parametrize("deaf", [False, True])
+def test_the_documented_acl_is_enough(
+    redis_server: RedisServer, theirs: redis.Redis, name: str, dialect: str, deaf: bool
+) -> None:
+    """Exactly the commands, keys and channels of docs/backends/redis-dialects.md; and a user who
+    may not subscribe waits by looking."""
+    page = (Path(__file__).parents[2] / "docs/backends/redis-dialects.md").read_text()
+    listed = set(page.partition("## Commands")[2].split("`")[1].split())
+    assert listed == set(COMMANDS.split())
+    allowed = [f"+{word}" for word in f"{COMMANDS} {MORE[dialect]}".split()]
+    denied = ["-SUBSCRIBE"] if deaf else []
+    theirs.execute_command(  # type: ignore[no-untyped-call]
+        "ACL", "SETUSER", name, "on", ">secret", "~interop-*", "~mine:*", "&mine:*",
+        "&redisson_lock__channel:*", *allowed, *denied,
+    )  # fmt: skip
+    host = f"{name}:secret@127.0.0.1:{redis_server.port}"
+    url = (
+        f"redis://{host}/0?dialect={dialect}&prefix=mine&window=60&heartbeat={0.3 if deaf else 30}"
+    )
+    try:
+        with holdfast.connect(url) as ours, holdfast.connect(url) as others:
+            lease = ours.lock(name, ttl=60).acquire()
+            assert lease is not None
+            lease.renew()
+            assert others.lock(name).acquire(timeout=0.1) is None
+            answers: list[holdfast.Lease | None] = []
+            waiter = threading.Thread(
+                target=lambda: answers.append(others.lock(name).acquire(timeout=10))
+            )
+            waiter.start()
+            time.sleep(0.3)
+            assert [info.name for info in ours.inspect()] == [name]
+            lease.release()
+            waiter.join(5)
+            assert answers
+            assert answers[0] is not None
+            assert ours.evict(name) == 1
+            assert answers[0].release() is False
+    finally:
+        theirs.execute_command("ACL", "DELUSER", name)  # type: ignore[no-untyped-call]

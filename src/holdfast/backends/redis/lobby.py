@@ -30,9 +30,9 @@ in a moment."""
 FIRST = 1 / 8
 """The first pause, as a part of the longest."""
 
-HASTE, MOST_HASTE = 0.005, 0.25
-"""With less time left than a few answers take, within these bounds, nobody looks any more: an
-attempt that gets no answer in time means a store that is away, and this one is only busy."""
+HASTE, MOST_HASTE = 0.005, 0.05
+"""With less time left than two answers take, within these bounds, nobody looks any more: an attempt
+that gets no answer in time means a store that is away, and this one is only busy."""
 
 LITTLE = 0.001
 """When a lease is over by the clock, Redis needs a moment to say so."""
@@ -163,7 +163,7 @@ class Lobby:
 
     async def wait(self, claim: Claim, sight: Sight, deadline: float) -> None:
         """Until another attempt is worth making, or the deadline."""
-        last = deadline - min(max(HASTE, 4 * sight.took), MOST_HASTE)
+        last = deadline - min(max(HASTE, 2 * sight.took), MOST_HASTE)
         looks = False
         try:
             looks = await self._until_worth_it(claim, sight, last)
@@ -181,9 +181,8 @@ class Lobby:
             now = port.now()
             if now >= deadline:
                 return False
-            limit = deadline
-            if line.first() is ticket:
-                limit = min(deadline, line.look_at)
+            with port.mutex():
+                limit = min(deadline, line.look_at) if line.first() is ticket else deadline
             if ticket.called or now >= limit:
                 return True
             await ticket.event.wait(limit)

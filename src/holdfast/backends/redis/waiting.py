@@ -97,6 +97,8 @@ class Room:
         line.tickets[number, claim.owner] = ticket
         self._lines[claim.name] = line  # another thread may have dropped it as empty
         self._tickets[claim.owner] = ticket
+        if self._closed:  # looked at after entering, so close() either sees us or stops us
+            ticket.event.set()
         called = self._early.pop(claim.owner, None)
         if called is not None:
             self._deliver(ticket, called)

@@ -9,10 +9,10 @@
 --#include literal.lua
 
 local owner, span = ARGV[1], tonumber(ARGV[2])
-if span > 0 then
+local was = is_held_by(lock, owner)
+if was then set_free(ARGV[4], ARGV[5]) end
+if span > 0 then  -- last: a Redis without memory refuses it, and should not refuse the release
   grave = tonumber(redis.call('HGET', marks, 'g') or '0')
   bury(owner, span, now)
 end
-if not is_held_by(lock, owner) then return 0 end
-set_free(ARGV[4], ARGV[5])
-return 1
+return was and 1 or 0
