@@ -11,7 +11,9 @@ import itertools
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.backends.redis.keys import Keys
+import redis
+
+from holdfast.backends.redis.keys import Keys, LiteralKeys
 from holdfast.backends.redis.loops import LoopTransport
 from holdfast.backends.redis.threads import ThreadTransport
 from holdfast.testing import FaultProxy
@@ -167,6 +169,61 @@ class RedisStrategy(Strategy):
         reply = self._call(key, *command)
         assert isinstance(reply, list)
         return [str(item) for item in reply]
+
+
+class LiteralStrategy(RedisStrategy):
+    """Locks whose keys are their names: every test has a database of its own."""
+
+    dialect: str
+    claim_window = 0.0
+    options = "heartbeat=0.3&poll=0.05"
+    db: redis.Redis
+
+    def start_server(self) -> None:
+        self.server = RedisServer(settings={"databases": "10000"}).start()
+        self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
+
+    def url(self) -> str:
+        number = next(_numbers)
+        self.keys = self.literal = LiteralKeys(f"t{number}", False)
+        self.db = redis.Redis(port=self.server.port, db=number, decode_responses=True)
+        where = f"redis://{self.proxy.host}:{self.proxy.port}/{number}"
+        return f"{where}?dialect={self.dialect}&prefix={self.keys.prefix}&{self.options}"
+
+    def expire_now(self, name: str) -> None:
+        with self.db as db:
+            db.pexpire(name, 0)
+
+    def steal(self, name: str) -> None:
+        with self.db as db:
+            db.delete(name, self.literal.beside(name, "s"), self.literal.beside(name, "t"))
+
+    def leftovers(self) -> list[str]:
+        left: list[str] = []
+        with self.db as db:
+            for key in db.keys("*"):
+                ttl = db.ttl(key)
+                if key.endswith(":v") or ttl == -2:
+                    continue  # a cell; or it has just ended
+                assert ttl != -1, f"{key} stays for ever"
+                fields = set(db.hkeys(key)) if key.endswith(":s") else {"?"}
+                if fields - {"f"} and not (fields == {"f", "g"} and self._over(db, key)):
+                    left.append(f"{key}: {' '.join(fields)}")
+        return left
+
+    def _over(self, db: redis.Redis, key: str) -> bool:
+        seconds, microseconds = db.time()
+        return int(db.hget(key, "g") or 0) <= seconds * 1_000_000 + microseconds
+
+
+class PlainStrategy(LiteralStrategy):
+    name = "redis-plain"
+    dialect = "plain"
+
+
+class RedissonStrategy(LiteralStrategy):
+    name = "redis-redisson"
+    dialect = "redisson"
 
 
 class _Count:
