@@ -75,8 +75,9 @@ class RedisStrategy(Strategy):
     keys: Keys
 
     def start_server(self) -> None:
-        self.server = RedisServer(settings=self.settings).start()
-        self._add_user()
+        # In its configuration, so that a server that was restarted knows it, too.
+        user = " ".join(word.replace("PASSWORD", PASSWORD) for word in ACL)
+        self.server = RedisServer(settings={**self.settings, "user": user}).start()
         self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
 
     def stop_server(self) -> None:
@@ -91,9 +92,6 @@ class RedisStrategy(Strategy):
         """The options of a URL with a prefix that nobody has used."""
         self.keys = Keys(f"holdfast:{next(_numbers)}")
         return f"prefix={self.keys.prefix}&{self.options}"
-
-    def _add_user(self) -> None:
-        add_user(self.server)
 
     # -- on the way -------------------------------------------------------------------------------
 
@@ -135,7 +133,6 @@ class RedisStrategy(Strategy):
 
     def restart_server(self) -> None:
         self.server.restart()
-        self._add_user()
 
     def expire_now(self, name: str) -> None:
         lock = self.keys.lock(name)

@@ -267,8 +267,10 @@ class Acquisition:
 class _Waiting:
     """What happens after an attempt that did not hold at once: wait, ask again, give up."""
 
-    __slots__ = ("acquisition", "blocking", "deadline", "expired", "failing_since", "failures")
-    __slots__ += ("in_line", "reason")
+    __slots__ = (
+        "acquisition", "blocking", "deadline", "expired", "failing_since", "failures", "in_line",
+        "reason",
+    )  # fmt: skip
 
     def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
         self.acquisition = acquisition

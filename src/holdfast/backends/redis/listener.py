@@ -180,10 +180,10 @@ class Listener:
                 self._room.call_all(line)
             return
         line.failing_since = math.inf
-        if isinstance(seen, float):
-            line.beat_at = min(sent + line.interval, seen)
-        else:
+        if seen is None or isinstance(seen, Grant):
             self._room.answered(line, ticket, seen)
+        else:
+            line.beat_at = min(sent + line.interval, seen)
 
     async def _fail(self, error: Exception) -> None:
         """The subscription broke or could not be made: nothing is heard, so everybody asks."""

@@ -366,7 +366,9 @@ class LoopTransport:
             said = link.said
             link.close()
             if isinstance(error, OSError | NoAnswer):  # TimeoutError is an OSError
-                raise unreachable(link.broken or error, show(address), said) from None
+                raise unreachable(
+                    link.broken or error, show(address), said, self._settings.uncertified
+                ) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:

@@ -181,7 +181,7 @@ def connect(address: Address, settings: Settings, deadline: float) -> Wire:
             sock.close()
         if isinstance(error, OSError | NoAnswer | NotSent) and len(replies) < count:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise unreachable(cause, show(address), replies) from None
+            raise unreachable(cause, show(address), replies, settings.uncertified) from None
         raise
     return wire
 

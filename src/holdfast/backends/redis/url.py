@@ -111,7 +111,7 @@ class _Servers:
             url.refuse("hosts")
         self._settings = Settings(
             url.user, url.password, int(db), int(values["protocol"]), self._tls,
-            must_be_master=self._kind == "sentinel",
+            certified=bool(values["tls_cert"]), must_be_master=self._kind == "sentinel",
             mode="cluster" if self._kind == "cluster" else "standalone",
         )  # fmt: skip
         self._addresses = self._find_addresses()

@@ -82,12 +82,18 @@ class Settings:
     db: int = 0
     protocol: int = 2
     tls: ssl.SSLContext | None = None
+    certified: bool = False
+    """TLS: whether we have a certificate to show."""
     must_be_master: bool = False
     """Sentinel: a master that was demoted a moment ago still accepts connections."""
     mode: str = "standalone"
     """What a server must say it is: standalone, cluster, or sentinel."""
     told: set[str] = field(default_factory=set[str], repr=False)
     """Who may evict keys, and was warned about."""
+
+    @property
+    def uncertified(self) -> bool:
+        return self.tls is not None and not self.certified
 
     def greeting(self) -> tuple[bytes, int]:
         """What to say first, and how many replies it has."""
@@ -168,7 +174,9 @@ def share(deadline: float, parts: int) -> float:
     return deadline if parts <= 1 else now() + (deadline - now()) / parts
 
 
-def unreachable(error: BaseException, where: str, said: Sequence[Any] = ()) -> Exception:
+def unreachable(
+    error: BaseException, where: str, said: Sequence[Any], uncertified: bool
+) -> Exception:
     """What it means that a connection was not made: `Misconfigured` if trying again is no use."""
     for reply in said:
         if isinstance(reply, ReplyError) and str(reply).startswith(HANGING_UP):
@@ -187,7 +195,9 @@ def unreachable(error: BaseException, where: str, said: Sequence[Any] = ()) -> E
                 f"Redis at {where} refused our certificate ({reason}): give one that it trusts as "
                 "tls_cert and tls_key"
             )
-    return NotSent(f"could not connect: {str(error) or 'no answer in time'}")
+    # A server that wants a certificate hangs up after the handshake, and what it says may be lost.
+    hint = "; it may want a certificate: tls_cert" if uncertified else ""
+    return NotSent(f"could not connect: {str(error) or 'no answer in time'}{hint}")
 
 
 HANGING_UP = ("DENIED", "ERR max number of clients")

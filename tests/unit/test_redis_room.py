@@ -1,0 +1,170 @@
+"""The waiting room of the redis backend, without a server: what a hostile review found, and why a
+call counts or does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.redis.calls import STALE, Called, Place
+from holdfast.backends.redis.waiting import DEAF, Room
+from holdfast.core.lease import DRIFT
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Claim
+
+HERE, ELSEWHERE = "run-1", "run-2"
+
+
+class Attendant:
+    """A listener that only remembers what became of it."""
+
+    def __init__(self, room: Room, fails: bool = False) -> None:
+        self.over = False
+        self.started = 0
+        self.woken = 0
+        self._fails = fails
+
+    def start(self) -> None:
+        if self._fails:
+            raise KeyboardInterrupt
+        self.started += 1
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    async def join(self, deadline: float) -> None:
+        pass
+
+
+class Office:
+    """A room, and whom it has hired."""
+
+    def __init__(self) -> None:
+        self.hired: list[Attendant] = []
+        self.fails = False
+        self.room = Room(ThreadPort(), "channel", 1.0, self._hire)
+
+    def _hire(self, room: Room) -> Attendant:
+        attendant = Attendant(room, self.fails)
+        self.hired.append(attendant)
+        return attendant
+
+
+def place(number: int = 1, sent: float = 0.0, hearing: str = "1") -> Place:
+    return Place(number, float("inf"), sent, HERE, hearing)
+
+
+def call(owner: str, fence: int, clock: int, span: float) -> bytes:
+    return f"{owner} {fence} {clock} {round(span * 1e6)}".encode()
+
+
+def test_the_first_waiter_hires_a_listener_and_the_second_does_not() -> None:
+    office = Office()
+    office.room.enter(Claim("x", "a"), place())
+    office.room.enter(Claim("x", "b"), place(2))
+    assert [a.started for a in office.hired] == [1]
+
+
+def test_an_interrupt_while_the_listener_is_started_leaves_no_listener_that_is_none() -> None:
+    office = Office()
+    office.fails = True
+    claim = Claim("x", "a")
+    with pytest.raises(KeyboardInterrupt):
+        office.room.enter(claim, place())
+    office.room.leave(claim)
+    office.fails = False
+    office.room.enter(Claim("x", "b"), place())
+    assert office.hired[-1].started == 1
+
+
+def test_a_listener_goes_only_when_nobody_waits_and_then_another_is_hired() -> None:
+    office = Office()
+    claim = Claim("x", "a")
+    office.room.enter(claim, place())
+    first = office.hired[0]
+    assert not office.room.dismiss(first)
+    office.room.leave(claim)
+    assert office.room.dismiss(first)
+    office.room.enter(Claim("x", "b"), place())
+    assert [a.started for a in office.hired] == [1, 1]
+
+
+def test_who_leaves_takes_only_its_own_place() -> None:
+    office = Office()
+    a, b = Claim("x", "a"), Claim("x", "b")
+    office.room.enter(a, place(1))
+    office.room.enter(b, place(2))
+    office.room.leave(a)
+    line = office.room.lines["x"]
+    first = line.first()
+    assert first is not None
+    assert first.claim is b
+    office.room.leave(b)
+    assert not office.room.lines
+    office.room.leave(b)  # again: nothing
+
+
+def test_who_enters_a_room_that_was_closed_is_woken() -> None:
+    office = Office()
+    office.room.close()
+    assert drive(office.room.enter(Claim("x", "a"), place()).event.wait(0))
+
+
+def test_a_call_that_comes_before_the_waiter_is_kept() -> None:
+    office = Office()
+    room = office.room
+    now = room.port.now()
+    room.anchors.set(HERE, now, 1_000_000)
+    room.heard(b"channel", call("a", 7, 1_000_000, 2.0), HERE)
+    ticket = room.enter(Claim("x", "a"), place(sent=now))
+    assert ticket.event.is_set()
+    grant = room.grant(ticket)
+    assert grant is not None
+    assert grant.fence == 7
+
+
+def test_a_call_that_another_server_passes_on_does_not_count() -> None:
+    """A replica repeats what its master called out, also when the master took it back because
+    nobody heard it there."""
+    office = Office()
+    room = office.room
+    now = room.port.now()
+    for server in (HERE, ELSEWHERE):
+        room.anchors.set(server, now, 1_000_000)
+    ticket = room.enter(Claim("x", "a"), place(sent=now))
+    room.heard(b"channel", call("a", 7, 1_000_000, 2.0), ELSEWHERE)
+    assert ticket.event.is_set()  # it asks
+    assert room.grant(ticket) is None
+
+
+@pytest.mark.parametrize("shift", [-1_000_000, 0, 1_000_000])
+def test_a_call_is_dated_by_the_servers_clock_and_not_by_its_arrival(shift: int) -> None:
+    office = Office()
+    room = office.room
+    now = room.port.now()
+    sent = now - 1.5  # what follows was called at sent + shift, and we were stopped since
+    room.anchors.set(HERE, sent, 5_000_000)
+    until = room.anchors.until(Called(1, 5_000_000 + shift, 2_000_000, HERE), now)
+    assert until is not None
+    assert until == pytest.approx(
+        min(sent + shift / 1e6 + 2 - DRIFT * (abs(shift) / 1e6 + 2), now + 2)
+    )
+
+
+def test_an_anchor_that_is_too_old_or_of_nobody_dates_nothing() -> None:
+    office = Office()
+    anchors = office.room.anchors
+    now = office.room.port.now()
+    called = Called(1, 1_000_000, 2_000_000, HERE)
+    assert anchors.until(called, now) is None
+    anchors.set(HERE, now - STALE - 1, 1_000_000)
+    assert anchors.until(called, now) is None
+    anchors.set("", now, 1_000_000)
+    assert anchors.until(called._replace(run_id=""), now) is None
+
+
+def test_who_asked_before_we_listened_is_looked_for_at_once() -> None:
+    office = Office()
+    office.room.enter(Claim("x", "a"), place(sent=100.0, hearing=DEAF))
+    assert office.room.lines["x"].beat_at == 100.0
+    office.room.enter(Claim("y", "b"), place(sent=100.0))
+    assert office.room.lines["y"].beat_at == 101.0
