@@ -22,8 +22,11 @@ from tests.servers import RedisServer
 
 _numbers = itertools.count()
 
-ACL = Path(__file__).parents[2].joinpath("docs/backends/redis-acl.txt").read_text().split()[1:]
+PAGES = Path(__file__).parents[2] / "docs" / "backends"
+ACL = PAGES.joinpath("redis-acl.txt").read_text().split()[1:]
 """The user's name, and what it may do: the words of ACL SETUSER."""
+
+DIALECTS_ACL = PAGES.joinpath("redis-dialects-acl.txt").read_text().split()[1:]
 
 PASSWORD = "p%w/d:@"
 ENCODED = "p%25w%2Fd%3A%40"
@@ -70,13 +73,14 @@ class RedisStrategy(Strategy):
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
     settings: ClassVar[dict[str, str]] = {}
+    acl: ClassVar[list[str]] = ACL
     server: RedisServer
     proxy: FaultProxy
     keys: Keys
 
     def start_server(self) -> None:
         # In its configuration, so that a server that was restarted knows it, too.
-        user = " ".join(word.replace("PASSWORD", PASSWORD) for word in ACL)
+        user = " ".join(word.replace("PASSWORD", PASSWORD) for word in self.acl)
         self.server = RedisServer(settings={**self.settings, "user": user}).start()
         self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
 
@@ -174,17 +178,15 @@ class LiteralStrategy(RedisStrategy):
     dialect: str
     claim_window = 0.0
     options = "heartbeat=0.3&poll=0.05"
+    settings: ClassVar[dict[str, str]] = {"databases": "10000"}
+    acl: ClassVar[list[str]] = DIALECTS_ACL
     db: redis.Redis
-
-    def start_server(self) -> None:
-        self.server = RedisServer(settings={"databases": "10000"}).start()
-        self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
 
     def url(self) -> str:
         number = next(_numbers)
-        self.keys = self.literal = LiteralKeys(f"t{number}", False)
+        self.keys = self.literal = LiteralKeys(f"holdfast:{number}", False)
         self.db = redis.Redis(port=self.server.port, db=number, decode_responses=True)
-        where = f"redis://{self.proxy.host}:{self.proxy.port}/{number}"
+        where = f"redis://{self.acl[0]}:{ENCODED}@{self.proxy.host}:{self.proxy.port}/{number}"
         return f"{where}?dialect={self.dialect}&prefix={self.keys.prefix}&{self.options}"
 
     def expire_now(self, name: str) -> None:

@@ -1,24 +1,40 @@
 """The conformance suite on locks that others understand: `pytest tests/conformance -k dialect`.
 
 What these stores have no notion of (other modes, a line that can be seen) is skipped by their
-capabilities; what the suite can only see in a line is tested here, by its effect.
+capabilities; what the suite can only see in a line is tested here, by its effect. Clients are the
+user of docs/backends/redis-dialects-acl.txt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from importlib import resources
 
 import pytest
 
 from holdfast import Closed, Unavailable, aio
 from holdfast.testing.conformance import ConformanceSuite
+from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.faults import impatient
+from holdfast.testing.conformance.fencing import Fencing
+from holdfast.testing.conformance.ghosts import Ghosts
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
+from holdfast.testing.conformance.inspection import Inspection
+from holdfast.testing.conformance.leases import Leases
+from holdfast.testing.conformance.names import Names
+from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.suite import Suite
-from holdfast.testing.conformance.waiting import PROMPT
-from tests.conformance.redis import PlainStrategy, RedissonStrategy, RedisStrategy
+from holdfast.testing.conformance.waiting import PROMPT, Waiting
+from tests.conformance.redis import (
+    DIALECTS_ACL,
+    PlainStrategy,
+    RedissonStrategy,
+    RedisStrategy,
+)
+from tests.conformance.test_redis import OUTSIDE, commands
 
-HEARTBEAT = 3.0
+HEARTBEAT = 2.0
 SELDOM = f"window={2 * HEARTBEAT}&heartbeat={HEARTBEAT}&poll={HEARTBEAT}"
 
 
@@ -204,13 +220,25 @@ class Unseen(Closing):
         assert await handed_over.release() is True
 
 
+@pytest.mark.req("R30", "R37")
+def test_the_acl_allows_what_is_used_and_nothing_else() -> None:
+    folder = resources.files("holdfast.backends.redis").joinpath("scripts")
+    ours = [path for path in folder.iterdir() if re.match("literal|plain|redisson|cell", path.name)]
+    used = commands("".join(path.read_text() for path in ours))
+    assert {word[1:] for word in DIALECTS_ACL if word.startswith("+")} == used | OUTSIDE
+
+
 @pytest.mark.servers
 class TestPlainDialect(ConformanceSuite):
     strategy = PlainStrategy
 
 
 @pytest.mark.servers
-class TestRedissonDialect(ConformanceSuite):
+class TestRedissonDialect(
+    Suite, Exclusion, Waiting, Leases, Fencing, Names, Inspection, Protocol, Ghosts
+):
+    """What depends on how a lock is written; the rest is the same code as above."""
+
     strategy = RedissonStrategy
 
 
