@@ -214,6 +214,8 @@ def test_every_option_of_a_backend_is_on_its_page_with_its_default(scheme: str) 
 def test_the_acl_that_is_tested_is_the_one_on_the_page() -> None:
     pages = ROOT / "docs" / "backends"
     assert (pages / "redis-acl.txt").read_text() in (pages / "redis.md").read_text()
+    dialects = (pages / "redis-dialects-acl.txt").read_text()
+    assert dialects in (pages / "redis-dialects.md").read_text()
 
 
 def test_the_options_of_a_semaphore_are_documented() -> None:

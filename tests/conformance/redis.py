@@ -11,7 +11,9 @@ import itertools
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.backends.redis.keys import Keys
+import redis
+
+from holdfast.backends.redis.keys import Keys, LiteralKeys
 from holdfast.backends.redis.loops import LoopTransport
 from holdfast.backends.redis.threads import ThreadTransport
 from holdfast.testing import FaultProxy
@@ -20,8 +22,11 @@ from tests.servers import RedisServer
 
 _numbers = itertools.count()
 
-ACL = Path(__file__).parents[2].joinpath("docs/backends/redis-acl.txt").read_text().split()[1:]
+PAGES = Path(__file__).parents[2] / "docs" / "backends"
+ACL = PAGES.joinpath("redis-acl.txt").read_text().split()[1:]
 """The user's name, and what it may do: the words of ACL SETUSER."""
+
+DIALECTS_ACL = PAGES.joinpath("redis-dialects-acl.txt").read_text().split()[1:]
 
 PASSWORD = "p%w/d:@"
 ENCODED = "p%25w%2Fd%3A%40"
@@ -68,13 +73,14 @@ class RedisStrategy(Strategy):
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
     settings: ClassVar[dict[str, str]] = {}
+    acl: ClassVar[list[str]] = ACL
     server: RedisServer
     proxy: FaultProxy
     keys: Keys
 
     def start_server(self) -> None:
         # In its configuration, so that a server that was restarted knows it, too.
-        user = " ".join(word.replace("PASSWORD", PASSWORD) for word in ACL)
+        user = " ".join(word.replace("PASSWORD", PASSWORD) for word in self.acl)
         self.server = RedisServer(settings={**self.settings, "user": user}).start()
         self.proxy = FaultProxy(("127.0.0.1", self.server.port), framing="resp")
 
@@ -164,6 +170,59 @@ class RedisStrategy(Strategy):
         reply = self._call(key, *command)
         assert isinstance(reply, list)
         return [str(item) for item in reply]
+
+
+class LiteralStrategy(RedisStrategy):
+    """Locks whose keys are their names: every test has a database of its own."""
+
+    dialect: str
+    claim_window = 0.0
+    options = "heartbeat=0.3&poll=0.05"
+    settings: ClassVar[dict[str, str]] = {"databases": "10000"}
+    acl: ClassVar[list[str]] = DIALECTS_ACL
+    db: redis.Redis
+
+    def url(self) -> str:
+        number = next(_numbers)
+        self.keys = self.literal = LiteralKeys(f"holdfast:{number}", False)
+        self.db = redis.Redis(port=self.server.port, db=number, decode_responses=True)
+        where = f"redis://{self.acl[0]}:{ENCODED}@{self.proxy.host}:{self.proxy.port}/{number}"
+        return f"{where}?dialect={self.dialect}&prefix={self.keys.prefix}&{self.options}"
+
+    def expire_now(self, name: str) -> None:
+        with self.db as db:
+            db.pexpire(name, 0)
+
+    def steal(self, name: str) -> None:
+        with self.db as db:
+            db.delete(name, self.literal.beside(name, "s"), self.literal.beside(name, "t"))
+
+    def leftovers(self) -> list[str]:
+        left: list[str] = []
+        with self.db as db:
+            for key in db.keys("*"):
+                ttl = db.ttl(key)
+                if key.endswith(":v") or ttl == -2:
+                    continue  # a cell; or it has just ended
+                assert ttl != -1, f"{key} stays for ever"
+                fields = set(db.hkeys(key)) if key.endswith(":s") else {"?"}
+                if fields - {"f"} and not (fields == {"f", "g"} and self._over(db, key)):
+                    left.append(f"{key}: {' '.join(fields)}")
+        return left
+
+    def _over(self, db: redis.Redis, key: str) -> bool:
+        seconds, microseconds = db.time()
+        return int(db.hget(key, "g") or 0) <= seconds * 1_000_000 + microseconds
+
+
+class PlainStrategy(LiteralStrategy):
+    name = "redis-plain"
+    dialect = "plain"
+
+
+class RedissonStrategy(LiteralStrategy):
+    name = "redis-redisson"
+    dialect = "redisson"
 
 
 class _Count:

@@ -32,6 +32,9 @@ class Attendant:
     def wake(self) -> None:
         self.woken += 1
 
+    def hears(self, channel: str) -> bool:
+        return False
+
     async def join(self, deadline: float) -> None:
         pass
 

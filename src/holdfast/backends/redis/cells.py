@@ -87,7 +87,7 @@ class Cells:
         port, room = self._port, self._room
         channel = self._requests.keys.cell_channel(name)
         event = port.event()
-        room.watch(channel, event)
+        room.watch(channel, event.set)
         try:
             while True:
                 now = port.now()
@@ -105,4 +105,4 @@ class Cells:
                 await event.wait(min(deadline, now + HEARTBEAT, max(expires, now + 0.001)))
                 event.clear()
         finally:
-            room.unwatch(channel, event)
+            room.unwatch(channel, event.set)

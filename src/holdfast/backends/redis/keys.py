@@ -3,6 +3,7 @@
 A lock's keys are `PREFIX:{NAME}` and `PREFIX:{NAME}:` with a letter. The braces make a cluster keep
 them in one slot. In the name `%`, `{` and `}` are written as %25, %7B and %7D, so that the first
 closing brace is ours and no two names share a key. Channels are `PREFIX:call:` with a random id.
+Where others must understand a lock, its key is the name itself: `LiteralKeys`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import binascii
 import re
 
 from holdfast.backends.redis.wire import pack_word
+from holdfast.errors import Misconfigured
 
-__all__ = ["Keys", "glob", "slot_of"]
+__all__ = ["Keys", "LiteralKeys", "glob", "slot_of"]
 
 LETTERS = ("q", "d", "c", "h", "t")  # queue, entries, clients, holders, graves: see lines.lua
 SLOTS = 16384
@@ -40,7 +42,7 @@ class Keys:
         return b"".join(map(pack_word, (lock, *(f"{lock}:{letter}" for letter in LETTERS))))
 
     def cell(self, name: str) -> str:
-        return f"{self.lock(name)}:v"
+        return f"{Keys.lock(self, name)}:v"
 
     def cell_channel(self, name: str) -> str:
         return f"{self.prefix}:cell:{{{_escape(name)}}}"
@@ -62,12 +64,55 @@ class Keys:
         return re.sub("%25|%7B|%7D", lambda found: _UNESCAPES[found.group()], escaped)
 
 
+class LiteralKeys(Keys):
+    """A lock's key is its name. Beside it are `PREFIX:{NAME}:s` and `:t` (see literal.lua), or
+    `PREFIX::NAME:s` for a name with an opening brace, whose own braces then decide the slot."""
+
+    def __init__(self, prefix: str, sharded: bool) -> None:
+        super().__init__(prefix)
+        self._sharded = sharded
+
+    def lock(self, name: str) -> str:
+        return name
+
+    def beside(self, name: str, letter: str) -> str:
+        tagged = f":{name}" if "{" in name else f"{{{name}}}"
+        return f"{self.prefix}:{tagged}:{letter}"
+
+    def packed(self, name: str) -> bytes:
+        beside = self.beside(name, "s")
+        if name.startswith(f"{self.prefix}:"):
+            raise Misconfigured(
+                f"the lock {name!r} would be a key among holdfast's own, which begin with "
+                f"{self.prefix}: in this Redis; choose another name, or another prefix="
+            )
+        if self._sharded and slot_of(beside) != slot_of(name):
+            raise Misconfigured(
+                f"the lock {name!r} cannot be used in a Redis Cluster, because its braces are not "
+                "a pair with something between: no other key can be kept in its slot"
+            )
+        return b"".join(map(pack_word, (name, beside, self.beside(name, "t"))))
+
+    def pattern(self, prefix: str) -> str:
+        return f"{glob(self.prefix)}:*:s"
+
+    def name(self, key: bytes) -> str | None:
+        start = f"{self.prefix}:"
+        try:
+            text = key.decode().removeprefix(start).removesuffix(":s")
+        except UnicodeDecodeError:
+            return None
+        name = text[1:] if text.startswith(":") else text[1:-1]
+        return name if name and self.beside(name, "s").encode() == key else None
+
+
 def glob(text: str) -> str:
     """As a pattern that matches only itself."""
     return re.sub(r"([*?\[\]\\^-])", r"\\\1", text)
 
 
 def slot_of(key: str) -> int:
-    """The cluster's slot of a key with braces."""
-    tag = key.partition("{")[2].partition("}")[0]
-    return binascii.crc_hqx(tag.encode(), 0) % SLOTS
+    """The cluster's slot of a key: that of what stands in its first braces, if anything does."""
+    tag = key.partition("{")[2].partition("}")
+    counts = tag[0] if tag[0] and tag[1] else key
+    return binascii.crc_hqx(counts.encode(), 0) % SLOTS

@@ -65,7 +65,7 @@ class Listener:
         self._look = look
         self._open_ear = open_ear
         self._ear: Ear | None = None
-        self._subscribed: set[str] = set()  # the cells' channels
+        self._subscribed: set[str] = set()  # the channels that are watched
         self._nudged = self._port.event()
         self._failures = 0
         self._task = self._port.task(self._run, self._farewell, "holdfast-redis")
@@ -84,6 +84,9 @@ class Listener:
         ear = self._ear
         if ear is not None:
             ear.wake()
+
+    def hears(self, channel: str) -> bool:
+        return channel in self._subscribed
 
     async def join(self, deadline: float) -> None:
         await self._task.join(deadline)
@@ -119,6 +122,8 @@ class Listener:
             return
         if self._ear is None:
             await self._begin()
+        if room.tidy is not None:
+            room.tidy()
         await self._subscribe()
         await self._beat()
         until = min(room.next_beat(), self._port.now() + room.heartbeat)
@@ -142,7 +147,7 @@ class Listener:
         self._room.heard(channel, payload, ear.run_id if ear is not None else "")
 
     async def _subscribe(self) -> None:
-        """To the channels of the cells that somebody waits for, and to no others."""
+        """To the channels that somebody watches, and to no others."""
         room, ear = self._room, self._ear
         if ear is None:
             return
@@ -153,8 +158,8 @@ class Listener:
             await ear.subscribe(sorted(new), limit)
             self._subscribed |= new
             for channel in new:
-                for event in list(room.watched.get(channel, ())):
-                    event.set()
+                for call in list(room.watched.get(channel, ())):
+                    call()
         if old:
             self._subscribed -= old
             await ear.unsubscribe(sorted(old), limit)

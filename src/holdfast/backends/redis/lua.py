@@ -1,13 +1,14 @@
 """The Lua scripts, as the commands that run them.
 
-Contract: `head(keys)` and what follows it are a complete EVALSHA; `full(keys)` the same as EVAL,
-for a server that does not know the script (any more). Partner: `scripts/*.lua`, one step each.
+Contract: `head` and what follows it are a complete EVALSHA; `full` the same as EVAL, for a server
+that does not know the script (any more). Partner: `scripts/*.lua`, one step each.
 """
 
 from __future__ import annotations
 
 import hashlib
 from importlib import resources
+from typing import NamedTuple
 
 from holdfast.backends.redis.wire import pack_word
 
@@ -21,6 +22,7 @@ __all__ = [
     "OVERVIEW",
     "RENEW",
     "Script",
+    "Scripts",
 ]
 
 INCLUDE = "--#include "
@@ -31,14 +33,25 @@ class Script:
 
     __slots__ = ("full", "head", "name")
 
-    def __init__(self, name: str, keys: int, arguments: int) -> None:
+    def __init__(self, name: str, keys: int, arguments: int, begin: str = "") -> None:
+        """`begin` is a file whose functions the script uses, where it has a choice of them."""
         self.name = name
-        text = _read(f"{name}.lua").encode()
+        text = ((_read(f"{begin}.lua") + "\n" if begin else "") + _read(f"{name}.lua")).encode()
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         count = b"*%d\r\n" % (3 + keys + arguments)
         number = pack_word(str(keys))
         self.head = count + pack_word("EVALSHA") + pack_word(sha) + number
         self.full = count + pack_word("EVAL") + pack_word(text) + number
+
+
+class Scripts(NamedTuple):
+    """The steps that every dialect has."""
+
+    attempt: Script
+    renew: Script
+    leave: Script
+    evict: Script
+    overview: Script
 
 
 def _read(name: str) -> str:

@@ -6,40 +6,48 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from holdfast.backends.local import public_id
+from holdfast.backends.local import public_id, shown
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import Keys
-from holdfast.backends.redis.lua import OVERVIEW
+from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.requests import MODE_OF, Requests
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
-__all__ = ["inspect"]
+__all__ = ["holder_of", "info_of", "inspect", "line", "pairs"]
 
 BATCH = 500
 """So many names are looked for, and read, at a time."""
 
 
 async def inspect(
-    courier: Courier, requests: Requests, prefix: str, exact: bool, deadline: float
+    courier: Courier,
+    requests: Requests,
+    script: Script,
+    line: Callable[[str, Any], LockInfo],
+    prefix: str,
+    exact: bool,
+    deadline: float,
 ) -> list[LockInfo]:
+    """`line` makes something of what the script says about a name."""
     names = [prefix] if exact else await _names(courier, requests.keys, prefix, deadline)
     found: list[LockInfo] = []
     for start in range(0, len(names), BATCH):
         batch = names[start : start + BATCH]
         asked = [requests.overview(name) for name in batch]
         for name, (reply, _) in zip(
-            batch, await courier.call_many(OVERVIEW, asked, deadline, ORDINARY), strict=True
+            batch, await courier.call_many(script, asked, deadline, ORDINARY), strict=True
         ):
             if isinstance(reply, Exception):
                 raise reply
-            info = _line(name, reply)
+            info = line(name, reply)
             if info.holders or info.waiters:
                 found.append(info)
     return found
@@ -60,13 +68,13 @@ async def _names(courier: Courier, keys: Keys, prefix: str, deadline: float) -> 
     return sorted(name for name in names if name.startswith(prefix))
 
 
-def _pairs(flat: Any) -> dict[bytes, bytes]:
+def pairs(flat: Any) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _line(name: str, reply: Any) -> LockInfo:
+def line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
-    entry_of, alive = _pairs(entries), _pairs(clients)
+    entry_of, alive = pairs(entries), pairs(clients)
     token, expires, owner, info = _exclusive(lock or b"")
     holders: list[ClaimInfo] = []
     if expires > now:
@@ -77,7 +85,7 @@ def _line(name: str, reply: Any) -> LockInfo:
                 since=max(0.0, (now - token) / 1e6),  # a token is the time of its grant
                 remaining=(expires - now) / 1e6,
                 fence=token,
-                info=_info(info),
+                info=info_of(info),
             )
         )
     for sharer, expiry in _scores(sharing):
@@ -126,11 +134,17 @@ def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
         remaining=(expiry - now) / 1e6,
         permits=int(permits),
         fence=int(fence) or None,
-        info=_info(packed[50:].partition(b" ")[2]),
+        info=info_of(packed[50:].partition(b" ")[2]),
     )
 
 
-def _info(text: bytes) -> Mapping[str, str]:
+@functools.lru_cache(maxsize=64)
+def holder_of(info: bytes) -> str:
+    """Who it is, for a message; empty when that is not known."""
+    return shown(info_of(info)) if info else ""
+
+
+def info_of(text: bytes) -> Mapping[str, str]:
     try:
         found = json.loads(text)
     except ValueError:

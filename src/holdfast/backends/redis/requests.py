@@ -15,7 +15,7 @@ from holdfast.backends.redis.keys import Keys, slot_of
 from holdfast.backends.redis.wire import pack_word
 from holdfast.types import Claim, Mode
 
-__all__ = ["LETTER_OF", "MODE_OF", "Requests", "Spelling", "microseconds"]
+__all__ = ["LETTER_OF", "MODE_OF", "LineRequests", "Requests", "info_text", "microseconds"]
 
 LETTER_OF = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s", Mode.PERMITS: "p"}
 MODE_OF = {letter: mode for mode, letter in LETTER_OF.items()}
@@ -26,6 +26,10 @@ MOST = 4096
 
 def microseconds(seconds: float) -> str:
     return str(round(seconds * 1_000_000))
+
+
+def info_text(claim: Claim) -> str:
+    return json.dumps(dict(claim.info), separators=(",", ":"))
 
 
 class Shape(NamedTuple):
@@ -48,13 +52,12 @@ class Spelling:
 
 
 class Requests:
-    def __init__(self, keys: Keys, channel: str, window: float, memory: float) -> None:
+    """What every dialect asks."""
+
+    def __init__(self, keys: Keys, memory: float) -> None:
         self.keys = keys
-        self._channel = pack_word(channel)
-        self._window = microseconds(window)
         self._memory = microseconds(memory)
-        self._least = math.ceil(memory * 1000)
-        self._memories = pack_word(self._memory) + pack_word(str(self._least))
+        self._last_words = b""  # of those who leave
         self._spellings: dict[str, Spelling] = {}
 
     def spell(self, name: str) -> Spelling:
@@ -65,35 +68,6 @@ class Requests:
             spelling = Spelling(self.keys.packed(name), slot_of(self.keys.lock(name)))
             self._spellings[name] = spelling
         return spelling
-
-    def attempt(self, claim: Claim, queue: bool, hearing: str) -> tuple[bytes, int]:
-        spelling = self._spellings.get(claim.name) or self.spell(claim.name)
-        owner, shape = claim.owner, spelling.shape
-        key = claim.mode, claim.ttl, claim.fair, claim.permits, claim.limit, queue, hearing
-        if shape is None or shape.info is not claim.info or shape.key != key:
-            shape = spelling.shape = Shape(claim.info, key, self._tail(claim, queue, hearing))
-        return b"%b$%d\r\n%b\r\n%b" % (
-            spelling.keys, len(owner), owner.encode(), shape.tail,
-        ), spelling.slot  # fmt: skip
-
-    def _tail(self, claim: Claim, queue: bool, hearing: str) -> bytes:
-        info = json.dumps(dict(claim.info), separators=(",", ":"))
-        kept = max(self._least, math.ceil(claim.ttl * 1000))
-        rest = (
-            claim.permits, claim.limit, int(claim.fair), int(queue), self._window, hearing,
-            self._memory,
-        )  # fmt: skip
-        words = LETTER_OF[claim.mode], microseconds(claim.ttl), info, str(kept)
-        tail = b"".join(map(pack_word, words)) + self._channel
-        return tail + pack_word(":".join(map(str, rest)))
-
-    def look(self, claim: Claim, hearing: str) -> tuple[bytes, int]:
-        spelling = self.spell(claim.name)
-        ttl = pack_word(microseconds(claim.ttl))
-        return b"".join((
-            spelling.keys, pack_word(claim.owner), ttl, pack_word(self._window), self._channel,
-            pack_word(hearing), pack_word(self._memory),
-        )), spelling.slot  # fmt: skip
 
     def renew(self, claim: Claim) -> tuple[bytes, int]:
         spelling = self.spell(claim.name)
@@ -106,7 +80,7 @@ class Requests:
         owner = claim.owner
         grave = pack_word(microseconds(claim.ttl)) if tombstone else b"$1\r\n0\r\n"
         return b"%b$%d\r\n%b\r\n%b%b" % (
-            spelling.keys, len(owner), owner.encode(), grave, self._memories,
+            spelling.keys, len(owner), owner.encode(), grave, self._last_words,
         ), spelling.slot  # fmt: skip
 
     def evict(self, name: str) -> tuple[bytes, int]:
@@ -116,3 +90,42 @@ class Requests:
     def overview(self, name: str) -> tuple[bytes, int]:
         spelling = self.spell(name)
         return spelling.keys, spelling.slot
+
+
+class LineRequests(Requests):
+    """And what a store is asked that keeps lines."""
+
+    def __init__(self, keys: Keys, channel: str, window: float, memory: float) -> None:
+        super().__init__(keys, memory)
+        self._channel = pack_word(channel)
+        self._window = microseconds(window)
+        self._least = math.ceil(memory * 1000)
+        self._last_words = pack_word(self._memory) + pack_word(str(self._least))
+
+    def attempt(self, claim: Claim, queue: bool, hearing: str) -> tuple[bytes, int]:
+        spelling = self._spellings.get(claim.name) or self.spell(claim.name)
+        owner, shape = claim.owner, spelling.shape
+        key = claim.mode, claim.ttl, claim.fair, claim.permits, claim.limit, queue, hearing
+        if shape is None or shape.info is not claim.info or shape.key != key:
+            shape = spelling.shape = Shape(claim.info, key, self._tail(claim, queue, hearing))
+        return b"%b$%d\r\n%b\r\n%b" % (
+            spelling.keys, len(owner), owner.encode(), shape.tail,
+        ), spelling.slot  # fmt: skip
+
+    def _tail(self, claim: Claim, queue: bool, hearing: str) -> bytes:
+        kept = max(self._least, math.ceil(claim.ttl * 1000))
+        rest = (
+            claim.permits, claim.limit, int(claim.fair), int(queue), self._window, hearing,
+            self._memory,
+        )  # fmt: skip
+        words = LETTER_OF[claim.mode], microseconds(claim.ttl), info_text(claim), str(kept)
+        tail = b"".join(map(pack_word, words)) + self._channel
+        return tail + pack_word(":".join(map(str, rest)))
+
+    def look(self, claim: Claim, hearing: str) -> tuple[bytes, int]:
+        spelling = self.spell(claim.name)
+        ttl = pack_word(microseconds(claim.ttl))
+        return b"".join((
+            spelling.keys, pack_word(claim.owner), ttl, pack_word(self._window), self._channel,
+            pack_word(hearing), pack_word(self._memory),
+        )), spelling.slot  # fmt: skip

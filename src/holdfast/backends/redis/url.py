@@ -13,10 +13,14 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from holdfast.backends.redis.backend import Backend, Options
+from holdfast.backends.redis.backend import Backend
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.fleet import Cluster, Fleet, Sentinel, Single
+from holdfast.backends.redis.literal import LiteralBackend
 from holdfast.backends.redis.loops import LoopTransport
+from holdfast.backends.redis.plain import PLAIN
+from holdfast.backends.redis.redisson import REDISSON
+from holdfast.backends.redis.steps import Options
 from holdfast.backends.redis.threads import ThreadTransport
 from holdfast.backends.redis.transport import Transport
 from holdfast.backends.redis.wire import Address, Settings
@@ -28,12 +32,17 @@ __all__ = ["RedisBackend"]
 
 PORT, SENTINEL_PORT = 6379, 26379
 
+NATIVE = "native"
+LITERAL = {dialect.name: dialect for dialect in (PLAIN, REDISSON)}
+
 
 class RedisBackend:
     options = (
+        Option("dialect", NATIVE, "whose locks they are", (NATIVE, *LITERAL)),
         Option("prefix", "holdfast", "what all keys and channels begin with"),
         Option("window", 2.0, "seconds a waiter that was called has to claim the lock"),
         Option("heartbeat", 1.0, "seconds after which a waiting client says that it is alive"),
+        Option("poll", 0.1, "seconds between two looks at a lock whose release nobody tells us of"),
         Option("fence_memory", 300.0, "seconds for which a free lock's last token is remembered"),
         Option("replicas", 0, "how many replicas must have a lock before it counts"),
         Option("replica_timeout", 0.1, "seconds the replicas have to confirm it"),
@@ -48,16 +57,19 @@ class RedisBackend:
     )
 
     @classmethod
-    def from_url(cls, url: Url) -> Backend:
+    def from_url(cls, url: Url) -> Backend | LiteralBackend:
         values = url.options(cls.options, {})
-        return Backend(_Servers(url, values).courier, _checked(values))
+        courier, options = _Servers(url, values).courier, _checked(values)
+        if values["dialect"] == NATIVE:
+            return Backend(courier, options)
+        return LiteralBackend(courier, options, LITERAL[values["dialect"]])
 
 
 def _checked(values: dict[str, Any]) -> Options:
     prefix = values["prefix"]
     if not prefix or not prefix.isprintable() or any(mark in prefix for mark in " {}"):
         raise Misconfigured(f"prefix={prefix!r}: some text without spaces and braces")
-    for name in ("window", "heartbeat", "fence_memory", "replica_timeout"):
+    for name in ("window", "heartbeat", "poll", "fence_memory", "replica_timeout"):
         seconds(name, values[name], "a time in seconds")
     if values["heartbeat"] > values["window"] / 2:
         raise Misconfigured(

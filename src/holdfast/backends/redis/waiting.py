@@ -14,10 +14,11 @@ port's mutex: between any two of those lines another thread may enter or leave.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.backends.redis.calls import Anchors, Called, Line, Place, Ticket
-from holdfast.core.port import Event, Port
+from holdfast.core.port import Port
 from holdfast.types import Claim, Grant
 
 __all__ = ["DEAF", "Room"]
@@ -39,6 +40,8 @@ class Attendant(Protocol):
 
     def wake(self) -> None: ...
 
+    def hears(self, channel: str) -> bool: ...
+
     async def join(self, deadline: float) -> None: ...
 
 
@@ -54,7 +57,8 @@ class Room:
         self.hearing = DEAF
         self.anchors = Anchors()
         self.lines: dict[str, Line] = {}
-        self.watched: dict[str, set[Event]] = {}  # channels of cells, and who waits for a message
+        self.watched: dict[str, set[Callable[[], None]]] = {}  # channels, and who is told
+        self.tidy: Callable[[], None] | None = None  # done by the listener, once a heartbeat
         self.looks_at = math.inf  # when the listener looks by itself next
         self.closed = False
         self._hire = hire
@@ -118,17 +122,23 @@ class Room:
             return None
         return Grant(ticket.claim, until, called.fence or None, confirm_by=now + (until - now) / 3)
 
-    def watch(self, channel: str, event: Event) -> None:
-        """Set the event at every message on this channel, and once it is listened to."""
+    def watch(self, channel: str, call: Callable[[], None]) -> None:
+        """`call` at every message on this channel, once it is listened to, and when that fails:
+        from the listener's thread, and it must not wait."""
         with self.port.mutex():
-            self.watched.setdefault(channel, set()).add(event)
+            self.watched.setdefault(channel, set()).add(call)
         self._attend(urgent=True)
 
-    def unwatch(self, channel: str, event: Event) -> None:
+    def hears(self, channel: str) -> bool:
+        """Whether this channel is listened to already: who watches it then is not told so."""
+        listener = self._listener
+        return listener is not None and not listener.over and listener.hears(channel)
+
+    def unwatch(self, channel: str, call: Callable[[], None]) -> None:
         with self.port.mutex():
             watchers = self.watched.get(channel)
             if watchers is not None:
-                watchers.discard(event)
+                watchers.discard(call)
                 if not watchers:
                     del self.watched[channel]
 
@@ -177,8 +187,8 @@ class Room:
         """A message, from this server. Called by the listener's thread or loop."""
         name = channel.decode()
         if name != self.channel:
-            for event in list(self.watched.get(name, ())):
-                event.set()
+            for call in list(self.watched.get(name, ())):
+                call()
             return
         owner, fence, clock, span = payload.decode().split(" ")
         called = Called(int(fence), int(clock), int(span), run_id)
@@ -213,8 +223,8 @@ class Room:
         """Everybody, or everybody in a line, asks for themselves."""
         with self.port.mutex():
             tickets = list((self._tickets if line is None else line.tickets).values())
-            watchers = [] if line else [e for group in self.watched.values() for e in group]
+            watchers = [] if line else [c for group in self.watched.values() for c in group]
         for ticket in tickets:
             ticket.event.set()
-        for event in watchers:
-            event.set()
+        for call in watchers:
+            call()

@@ -1,0 +1,1 @@
+"""Locks of other libraries beside ours, on the same keys."""
