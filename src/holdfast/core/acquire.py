@@ -35,7 +35,6 @@ COURTESY = 0.2
 EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
 
-
 _unguessable = secrets.SystemRandom().randbytes
 
 
@@ -333,7 +332,7 @@ class _Waiting:
             return sent, await engine.backend.attempt(acquisition.claim, self.blocking, limit)
         except Unavailable as error:
             return sent, error
-        except HoldfastError:  # refused: what earlier attempts left is owed, if there is anything
+        except HoldfastError:  # refused: what earlier attempts left, if anything, is owed
             self._hand_over()
             raise
 
