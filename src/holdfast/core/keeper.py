@@ -24,7 +24,7 @@ from holdfast.core.backoff import pause
 from holdfast.core.hold import RELEASED, GuardRef, Hold
 from holdfast.core.lease import Lose, Renew, Sleep
 from holdfast.core.port import Port, Task
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Lost, Released, Renewed, Unknown
 
 __all__ = ["BATCH", "TICK", "Keeper"]
@@ -332,7 +332,7 @@ class Keeper:
                 return
             try:
                 result = await self._backend.withdraw(claim, True, min(now + TICK, stop))
-            except Unavailable as error:
+            except HoldfastError as error:  # unreachable, or it refuses us by now
                 result = Unknown(str(error))
             except Exception:
                 log.exception("a clean-up failed unexpectedly; it is tried again")
