@@ -35,7 +35,6 @@ COURTESY = 0.2
 EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
 
-
 _unguessable = secrets.SystemRandom().randbytes
 
 
@@ -329,12 +328,11 @@ class _Waiting:
         return engine.port.now(), grant
 
     async def _attempt(self) -> tuple[float, Outcome]:
-        acquisition = self.acquisition
-        engine = acquisition.engine
+        engine, claim = self.acquisition.engine, self.acquisition.claim
         sent = engine.port.now()
         limit = min(sent + engine.request_timeout, max(self.deadline, sent))
         try:
-            return sent, await engine.backend.attempt(acquisition.claim, self.blocking, limit)
+            return sent, await engine.backend.attempt(claim, self.blocking, limit)
         except Unavailable as error:
             return sent, error
         except HoldfastError:  # refused: what earlier attempts left is owed, if there is anything
@@ -388,11 +386,10 @@ class _Waiting:
         if self.in_line and not claim.unanswered:
             try:
                 result = await engine.backend.withdraw(claim, False, engine.port.now() + COURTESY)
-            except Unavailable:
-                pass
-            else:
                 if isinstance(result, Released):
                     engine.keeper.settle(claim)
+            except Unavailable:
+                pass
         self._hand_over()
 
     def _hand_over(self) -> None:
