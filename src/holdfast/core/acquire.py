@@ -286,8 +286,7 @@ class _Waiting:
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
     async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
-        acquisition = self.acquisition
-        engine = acquisition.engine
+        acquisition, engine = self.acquisition, self.acquisition.engine
         port = engine.port
         while True:
             if isinstance(result, Grant):
@@ -386,10 +385,11 @@ class _Waiting:
         if self.in_line and not claim.unanswered:
             try:
                 result = await engine.backend.withdraw(claim, False, engine.port.now() + COURTESY)
-                if isinstance(result, Released):
-                    engine.keeper.settle(claim)
             except Unavailable:
                 pass
+            else:
+                if isinstance(result, Released):
+                    engine.keeper.settle(claim)
         self._hand_over()
 
     def _hand_over(self) -> None:
