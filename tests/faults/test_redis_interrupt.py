@@ -31,7 +31,7 @@ def impatient_wait(locks: holdfast.Locks, other: holdfast.Locks) -> None:
         timed_out_wait(locks, other)
 
 
-WORKS: list[Work] = [plain_with, handed_over, fixed_entered_twice, impatient_wait]
+WORKS: list[Work] = [plain_with, handed_over, fixed_entered_twice]
 
 
 @pytest.fixture

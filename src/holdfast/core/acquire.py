@@ -282,8 +282,7 @@ class _Waiting:
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
     async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
-        acquisition = self.acquisition
-        engine = acquisition.engine
+        acquisition, engine = self.acquisition, self.acquisition.engine
         port = engine.port
         while True:
             if isinstance(result, Grant):
@@ -324,12 +323,11 @@ class _Waiting:
         return engine.port.now(), grant
 
     async def _attempt(self) -> tuple[float, Outcome]:
-        acquisition = self.acquisition
-        engine = acquisition.engine
+        engine, claim = self.acquisition.engine, self.acquisition.claim
         sent = engine.port.now()
         limit = min(sent + engine.request_timeout, max(self.deadline, sent))
         try:
-            return sent, await engine.backend.attempt(acquisition.claim, self.blocking, limit)
+            return sent, await engine.backend.attempt(claim, self.blocking, limit)
         except Unavailable as error:
             return sent, error
         except HoldfastError:  # refused: what earlier attempts left, if anything, is owed
