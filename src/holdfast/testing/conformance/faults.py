@@ -122,7 +122,7 @@ class Faults(Theme):
     async def test_busy_and_unavailable_are_never_confused(self, api: Api) -> None:
         client = await impatient(api)
         held = await take(api.there.lock("busy"))
-        assert await client.lock("busy").acquire(timeout=0.05) is None
+        assert await client.lock("busy").acquire(timeout=api.short) is None
         api.strategy.sever_connections()
         for name in ("busy", "free"):
             with pytest.raises(Unavailable):
