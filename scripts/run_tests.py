@@ -7,8 +7,7 @@
 the tests that need neither servers nor minutes on every other supported interpreter that
 `scripts/find-python --all` finds, each in an environment of its own (.venv-3.12, ...); what they
 print comes afterwards. (Tests mostly wait; and a machine with other things to do is what locks live
-on.) A few that fail are run once more by themselves, and called shaky if they pass then. The last
-line sums up, as pytest does.
+on.) The last line sums up, as pytest does.
 Exit status: 0 when every run passed, else 1; 130 when interrupted.
 """
 
@@ -27,8 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
 BESIDE = ("-n", "4", "--dist", "loadscope")
 """Several at a time, for they mostly wait; a class or module with its servers is one worker's."""
-MOST_SHAKY = 5
-"""If more than so many fail, it is not the machine."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
 
@@ -45,7 +42,6 @@ def main(kind: str, arguments: list[str]) -> int:
         thread.start()
     quick = QUICK if kind == "quick" else ()
     mine = run(here, Path(sys.executable), [*BESIDE, *quick, *arguments])
-    mine = again(mine, here, [*quick, *arguments])
     for thread in beside:
         thread.join()
     for version in sorted(runs):
@@ -58,24 +54,9 @@ def main(kind: str, arguments: list[str]) -> int:
     bad = total["failed"] + total["errors"]
     tail = f", {total['errors']} errors" if total["errors"] else ""
     skipped = f", {total['skipped']} skipped" if total["skipped"] else ""
-    if total["shaky"]:
-        say(f"{total['shaky']} SHAKY: failed among the others, passed alone (see above)")
-        skipped += f", {total['shaky']} of the passed only alone"
     seconds = time.monotonic() - began
     print(f"{total['passed']} passed, {total['failed']} failed{tail}{skipped} in {seconds:.1f}s")
     return 1 if bad else 0
-
-
-def again(first: Counter[str], version: str, arguments: list[str]) -> Counter[str]:
-    """What failed among the others is run once more, by itself. What passes then is not hidden: it
-    is counted as shaky, and whoever sees that has found a bug to look for."""
-    if not 0 < first["failed"] + first["errors"] <= MOST_SHAKY:
-        return first
-    say(f"{first['failed'] + first['errors']} failed among the others; by themselves:")
-    alone = run(version, Path(sys.executable), ["--last-failed", "--lfnf", "none", *arguments])
-    alone["shaky"], alone["skipped"] = alone["passed"], first["skipped"]
-    alone["passed"] += first["passed"]
-    return alone
 
 
 def run_other(

@@ -463,8 +463,9 @@ def test_an_interpreter_exits_without_hanging(server: EtcdServer, waits: bool) -
         locks = holdfast.connect({server.url!r})
         lease = locks.lock("x", ttl=60).acquire()
         if {waits}:  # it may be granted on the way out, and has nobody then to give it back
-            wait = threading.Thread(target=locks.lock("x", ttl=2).acquire, daemon=True)
-            wait.start()
+            kept = []
+            take = lambda: kept.append(locks.lock("x", ttl=2).acquire())
+            threading.Thread(target=take, daemon=True).start()
             while not locks.inspect("x")[0].waiters:
                 pass
         print("ready", flush=True)

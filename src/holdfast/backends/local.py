@@ -8,10 +8,7 @@ Partners: `memory/store.py` and `sqlite/store.py`, the server's halves (`LocalSt
 
 from __future__ import annotations
 
-import hashlib
-import heapq
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.backend import Signals
@@ -45,10 +42,7 @@ __all__ = [
     "Link",
     "LocalBackend",
     "LocalStore",
-    "Tombstones",
     "admits",
-    "public_id",
-    "shown",
 ]
 
 T = TypeVar("T")
@@ -102,50 +96,6 @@ def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: in
     if holding is Mode.EXCLUSIVE or holding is not mode:
         return False
     return holding is Mode.SHARED or taken + permits <= limit
-
-
-def shown(info: Mapping[str, str]) -> str:
-    """Who it is, for a message: "web-3:4711 (nightly import)"."""
-    label = f" ({info['label']})" if info.get("label") else ""
-    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
-
-
-def public_id(owner: str) -> str:
-    """What may be shown of an owner (law 9)."""
-    return hashlib.sha256(owner.encode()).hexdigest()[:8]
-
-
-class Tombstones:
-    """Owners that were withdrawn while a request of theirs may still be on its way (law 3). That
-    request comes from this process or not at all, so this is the place to remember them."""
-
-    __slots__ = ("_until", "graves")
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self.graves: list[tuple[float, str]] = []  # the same, soonest first
-
-    def bury(self, owner: str, until: float) -> None:
-        heapq.heappush(self.graves, (until, owner))
-        self._until[owner] = until
-
-    def cover(self, owner: str, now: float) -> bool:
-        self.forget(now)
-        return owner in self._until
-
-    def forget(self, now: float) -> None:
-        graves = self.graves
-        while graves and graves[0][0] <= now:
-            owner = heapq.heappop(graves)[1]
-            if self._until.get(owner, math.inf) <= now:
-                del self._until[owner]
-
-    def clear(self) -> None:
-        self.graves.clear()
-        self._until.clear()
-
-    def left(self) -> list[float]:
-        return list(self._until.values())
 
 
 class LocalStore(Protocol):

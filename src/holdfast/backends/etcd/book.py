@@ -6,6 +6,7 @@ nothing of its claim. Partners: `taking.py` and `keeping.py`, which decide.
 
 from __future__ import annotations
 
+from holdfast.backends.common import Tombstones
 from holdfast.backends.etcd import line, wire
 from holdfast.backends.etcd.answers import Deleted, TxnAnswer
 from holdfast.backends.etcd.channel import NOT_FOUND, Channel
@@ -14,7 +15,6 @@ from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.keys import Keys, Values
 from holdfast.backends.etcd.reading import ask_again
 from holdfast.backends.etcd.sessions import Session, Sessions
-from holdfast.backends.local import Tombstones
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from holdfast.backends.common import info_text
 from holdfast.backends.etcd.answers import KeyValue
 from holdfast.backends.etcd.wire import after
 from holdfast.errors import Misconfigured
@@ -150,7 +151,7 @@ class Values:
     def write(self, claim: Claim) -> bytes:
         info, text = self._last
         if info is not claim.info:
-            text = json.dumps(dict(claim.info), ensure_ascii=False).encode()
+            text = info_text(claim.info).encode()
             self._last = claim.info, text
         fixed = b',"fixed":true' if claim.fixed else b""
         return b'{"at":%.3f,"ttl":%.3f%b,"info":%b}' % (time.time(), claim.ttl, fixed, text)

@@ -20,7 +20,7 @@ from holdfast.backends.etcd.keys import lineman, shared_gap
 from holdfast.backends.etcd.wire import ASCENDING, CREATE, DESCENDING, EQUAL, LESS, after
 from holdfast.types import Mode
 
-__all__ = ["Ahead", "ahead", "ask", "look", "retry", "then_ahead"]
+__all__ = ["Ahead", "ahead", "ask", "look", "retry"]
 
 FURTHER = 64
 """Of the claims on a semaphore so many more are read than it has permits: who is further behind
@@ -112,11 +112,6 @@ def _before(entry: Entry, revision: int) -> list[bytes]:
         created_before=revision,
     )
     return [first, wire.op_get(many)]
-
-
-def then_ahead(entry: Entry, answer: TxnAnswer) -> Ahead:
-    """What an answer says whose first operation was our put."""
-    return ahead(entry, answer, 1)
 
 
 def ahead(entry: Entry, answer: TxnAnswer, start: int) -> Ahead:

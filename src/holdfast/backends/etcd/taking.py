@@ -8,6 +8,7 @@ means; `hub.py`, how a waiter is called.
 
 from __future__ import annotations
 
+from holdfast.backends.common import shown
 from holdfast.backends.etcd import line, wire
 from holdfast.backends.etcd.answers import KeyValue, TxnAnswer
 from holdfast.backends.etcd.book import REVOKED, Book, lease_gone
@@ -17,7 +18,6 @@ from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.hub import Hub, Watch
 from holdfast.backends.etcd.keys import described, lineman
 from holdfast.backends.etcd.sessions import Session
-from holdfast.backends.local import shown
 from holdfast.core.backoff import pause
 from holdfast.errors import Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Unknown

@@ -38,7 +38,7 @@ class Replicas:
 
     def packed(self, deadline: float) -> bytes:
         """As a command, whose answer still comes in time."""
-        left = min(self.patience, 0.8 * (deadline - now()))
+        left = min(self.patience, 0.5 * (deadline - now()))  # it may have to connect first
         return pack("WAIT", str(self.count), str(max(1, round(left * 1000))))
 
     def shortfall(self, confirmed: object) -> NoAnswer:
@@ -222,23 +222,14 @@ class Courier:
         route = Route(self.fleet, node, slot, script.head + rest, script.full + rest)
         for _ in range(HOPS):
             data = route.data + replicas.packed(deadline)
-            answer, run_id = await self._alone(route.node, data, route.replies + 1, deadline)
+            # On a connection of its own: WAIT stalls what is behind it.
+            answer, run_id = await self._ask(route.node, data, route.replies + 1, deadline, ALONE)
             *_, reply, count = answer
             if not isinstance(reply, ReplyError):
                 return reply, run_id, count if isinstance(count, int) else 0
             if not route.redirected(reply):
                 raise self._refused(route.node, reply)
         raise Unavailable(f"Redis redirected a request {HOPS} times")
-
-    async def _alone(self, node: Node, data: bytes, count: int, deadline: float) -> tuple[Any, str]:
-        """On a connection of its own: WAIT stalls what is behind it."""
-        try:
-            return await self._transport.ask_alone(node, data, count, deadline)
-        except NotSent as error:
-            raise self._unreachable(node, error) from None
-        except NoAnswer:
-            self.fleet.failed(node)
-            raise
 
     async def command(self, node: Node, data: bytes, deadline: float) -> Any:
         """Any command, at one node."""

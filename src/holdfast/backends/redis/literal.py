@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.backends.local import public_id
+from holdfast.backends.common import info_text, public_id
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import held_until
 from holdfast.backends.redis.courier import Courier
@@ -21,7 +21,7 @@ from holdfast.backends.redis.keys import LiteralKeys
 from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lobby import Lobby, Sight
 from holdfast.backends.redis.lua import Script, Scripts
-from holdfast.backends.redis.requests import Requests, info_text, microseconds
+from holdfast.backends.redis.requests import Requests, microseconds
 from holdfast.backends.redis.steps import Options, Steps
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer, pack_word
@@ -74,7 +74,7 @@ class LiteralRequests(Requests):
 
     def take(self, claim: Claim) -> tuple[bytes, int]:
         spelling = self.spell(claim.name)
-        words = claim.owner, microseconds(claim.ttl), self._memory, info_text(claim)
+        words = claim.owner, microseconds(claim.ttl), self._memory, info_text(claim.info)
         return spelling.keys + b"".join(map(pack_word, words)), spelling.slot
 
     def leave(self, claim: Claim, tombstone: bool) -> tuple[bytes, int]:

@@ -282,6 +282,8 @@ class LoopTransport:
     async def ask(
         self, node: Node, data: bytes, count: int, deadline: float, lane: int
     ) -> tuple[Any, str]:
+        if lane == ALONE:
+            return await self._ask_alone(node, data, count, deadline)
         link: Link | None = node.links[lane]
         if link is None or not link.usable:
             link = await self._open_once(node, lane, deadline)
@@ -294,8 +296,6 @@ class LoopTransport:
     async def ask_all(self, batches: Sequence[Batch], deadline: float, lane: int) -> list[Answer]:
         async def ask(batch: Batch) -> Answer:
             try:
-                if lane == ALONE:
-                    return await self.ask_alone(*batch, deadline)
                 return await self.ask(*batch, deadline, lane)
             except (NotSent, NoAnswer, Misconfigured) as error:
                 return error
@@ -304,7 +304,7 @@ class LoopTransport:
             return [await ask(batches[0])]
         return list(await asyncio.gather(*map(ask, batches)))
 
-    async def ask_alone(
+    async def _ask_alone(
         self, node: Node, data: bytes, count: int, deadline: float
     ) -> tuple[Any, str]:
         idle = self._alone.setdefault(node, [])

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from holdfast.backends.local import public_id, shown
+from holdfast.backends.common import public_id, shown
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lua import Script

@@ -6,16 +6,16 @@ shape of its last claim. Partner: `scripts/*.lua`, whose headers say what stands
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.backends.common import info_text
 from holdfast.backends.redis.keys import Keys, slot_of
 from holdfast.backends.redis.wire import pack_word
 from holdfast.types import Claim, Mode
 
-__all__ = ["LETTER_OF", "MODE_OF", "LineRequests", "Requests", "info_text", "microseconds"]
+__all__ = ["LETTER_OF", "MODE_OF", "LineRequests", "Requests", "microseconds"]
 
 LETTER_OF = {Mode.EXCLUSIVE: "x", Mode.SHARED: "s", Mode.PERMITS: "p"}
 MODE_OF = {letter: mode for mode, letter in LETTER_OF.items()}
@@ -26,10 +26,6 @@ MOST = 4096
 
 def microseconds(seconds: float) -> str:
     return str(round(seconds * 1_000_000))
-
-
-def info_text(claim: Claim) -> str:
-    return json.dumps(dict(claim.info), separators=(",", ":"))
 
 
 class Shape(NamedTuple):
@@ -118,7 +114,7 @@ class LineRequests(Requests):
             claim.permits, claim.limit, int(claim.fair), int(queue), self._window, hearing,
             self._memory,
         )  # fmt: skip
-        words = LETTER_OF[claim.mode], microseconds(claim.ttl), info_text(claim), str(kept)
+        words = LETTER_OF[claim.mode], microseconds(claim.ttl), info_text(claim.info), str(kept)
         tail = b"".join(map(pack_word, words)) + self._channel
         return tail + pack_word(":".join(map(str, rest)))
 

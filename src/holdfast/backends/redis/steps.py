@@ -7,6 +7,7 @@ so many replicas have it. Partners: `backend.py` and `literal.py`, which add the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class Options:
         self.replicas = Replicas(count, patience) if count else None
 
 
-class Steps(Cells):
+class Steps(Cells, ABC):
     def __init__(
         self, make_courier: Callable[[bool], Courier], options: Options, scripts: Scripts
     ) -> None:
@@ -54,13 +55,13 @@ class Steps(Cells):
         self._scripts = scripts
         self._leave = scripts.leave
 
+    @abstractmethod
     def _call_off(self, claim: Claim) -> None:
         """Whoever still waits for this claim need not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _shown(self, name: str, reply: Any) -> LockInfo:
         """What the overview says about a name."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         self._room.close()

@@ -225,11 +225,6 @@ class ThreadTransport:
                 self._discard(batches[place].node, wire)
         return answers
 
-    async def ask_alone(
-        self, node: Node, data: bytes, count: int, deadline: float
-    ) -> tuple[Any, str]:
-        return await self.ask(node, data, count, deadline, 0)
-
     def _discard(self, node: Node, wire: Wire, error: BaseException | None = None) -> None:
         """It failed; those that wait in the pool to the same server are not better, unless it was
         only that somebody had little time."""

@@ -29,7 +29,7 @@ __all__ = [
 
 ORDINARY, RENEWALS, ALONE = 0, 1, 2
 """Lanes: renewals have a connection of their own, where connections are shared; and what the server
-may stall has one for itself, as in `ask_alone`."""
+may stall has one for itself."""
 
 PING_EVERY, PONG_WITHIN = 3.0, 2.0
 """An ear that has heard nothing for so long asks whether it is still connected, and waits so long
@@ -102,12 +102,6 @@ class Transport(Protocol):
 
     async def ask_all(self, batches: Sequence[Batch], deadline: float, lane: int) -> list[Answer]:
         """All at the same time."""
-        ...
-
-    async def ask_alone(
-        self, node: Node, data: bytes, count: int, deadline: float
-    ) -> tuple[Any, str]:
-        """The same on a connection that nobody shares: the server may stall it."""
         ...
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> Ear: ...

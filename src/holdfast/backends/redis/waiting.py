@@ -210,7 +210,8 @@ class Room:
 
     def next_beat(self) -> float:
         with self.port.mutex():
-            return min((line.beat_at for line in self.lines.values()), default=math.inf)
+            waited_for = [line for line in self.lines.values() if line.tickets]
+            return min((line.beat_at for line in waited_for), default=math.inf)
 
     def answered(self, line: Line, ticket: Ticket, grant: Grant | None) -> None:
         """Granted without a call that reached us, or dropped from the line."""

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast.backends.local import Tombstones
+from holdfast.backends.common import Tombstones
 from holdfast.backends.sqlite import schema
 from holdfast.backends.sqlite.site import Site
 from holdfast.types import Cell, CellConflict

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.local import Held, admits, shown
+from holdfast.backends.common import shown
+from holdfast.backends.local import Held, admits
 from holdfast.types import Mode
 
 __all__ = [

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 
-from holdfast.backends.local import public_id
+from holdfast.backends.common import public_id
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
 __all__ = ["overview"]

@@ -16,9 +16,9 @@ the client's half; `memory/store.py`, the same rules in memory.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
+from holdfast.backends.common import info_text
 from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
 from holdfast.backends.sqlite import schema
 from holdfast.backends.sqlite.cells import Cells
@@ -284,7 +284,7 @@ class Store(Cells):
     def _text(self, info: Mapping[str, str]) -> str:
         last = self._last_info
         if last[0] is not info:  # one object for all claims of a lock
-            last = self._last_info = info, json.dumps(dict(info))
+            last = self._last_info = info, info_text(info)
         return last[1]
 
     _last_info: tuple[Mapping[str, str] | None, str] = (None, "")

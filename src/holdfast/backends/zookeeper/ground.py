@@ -8,11 +8,12 @@ calls of the protocol, one theme each; `backend.py` puts them together.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import cast
 
-from holdfast.backends.local import Tombstones
+from holdfast.backends.common import Tombstones
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.pool import Pool
@@ -51,7 +52,7 @@ def info_of(data: bytes | None) -> Mapping[str, str]:
     return {"label": text} if text else {}
 
 
-class Ground:
+class Ground(ABC):
     def __init__(self, place: Place, where: str, base: str, containers: bool) -> None:
         self._place = place
         self._where = where
@@ -71,8 +72,9 @@ class Ground:
         if self._incarnation == self._port.incarnation():  # law 8
             await self._pool.close()
 
+    @abstractmethod
     async def _expire(self, record: Record, deadline: float) -> bool:
-        raise NotImplementedError
+        """The sitter's: its time ran out and nobody renewed it (`ending.py`)."""
 
     async def _some_session(self, deadline: float) -> Session:
         return self._pool.any() or await self._pool.session(TTL_OF_A_LOOK, deadline)

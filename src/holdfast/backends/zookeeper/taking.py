@@ -14,11 +14,10 @@ it was are one step for the port's other threads: a withdrawal is always sent af
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 
-from holdfast.backends.local import shown
+from holdfast.backends.common import info_text, shown
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground, info_of
 from holdfast.backends.zookeeper.naming import (
@@ -84,7 +83,7 @@ class Taking(Ground):
         claim, parent = record.claim, record.parent
         info, data = self._info
         if claim.info is not info:  # the same object for every claim of one lock
-            data = json.dumps(dict(claim.info), ensure_ascii=False).encode()
+            data = info_text(claim.info).encode()
             self._info = claim.info, data
         acl = self._place.acl
         node = f"{parent}/{prefix_of(claim)}"

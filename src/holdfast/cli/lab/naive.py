@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from holdfast.cli.lab.resp import Redis, Reply
@@ -19,7 +20,7 @@ COMPARE_AND_DELETE = (
 )
 
 
-class NaiveLock:
+class NaiveLock(ABC):
     held = True  # nothing ever tells the holder
     on_lost: Callable[[], None] | None = None  # and nobody calls this
     fence: int | None = None  # and there is nothing a resource could check
@@ -31,11 +32,11 @@ class NaiveLock:
         self.ttl = ttl
         self.milliseconds = int(ttl * 1000)
 
-    def attempt(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def attempt(self) -> bool: ...
 
-    def release(self) -> bool | None:
-        raise NotImplementedError
+    @abstractmethod
+    def release(self) -> bool | None: ...
 
     def acquire(self, patience: float) -> bool:
         deadline = time.monotonic() + patience
