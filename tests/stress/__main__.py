@@ -139,7 +139,7 @@ def stress(
     try:
         crew.start()
         count_at, begun = 0.0, 0
-        while (begun < wanted or soak) and now() < deadline:
+        while (begun < wanted or soak or not crew.all_struck()) and now() < deadline:
             crew.advance()
             if store is not None:
                 store.advance()

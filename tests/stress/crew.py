@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SHORT, LONG = 0.05, 4.0
 """Seconds of a stop: from shorter than any lease to longer than all."""
 HOUR = 3600.0
+FAULTS = {"kill": 7, "pause": 7, "fork": 7, "clock": 4}
+"""How often in a round; dealt as cards are, so that none stays away for long."""
 TO_FINISH = 20.0
 """Seconds that a worker has from `stop` to its exit. They need a fraction of one."""
 
@@ -86,6 +88,7 @@ class Crew:
         self._workers: dict[int, Worker] = {}  # by index, 0 to processes - 1
         self._number = 0
         self._next = 0.0
+        self._deck: list[str] = []
         self._positions: dict[str, int] = {}
         self._begun = 0
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -138,7 +141,11 @@ class Crew:
         time.sleep(min(max(0.0, wake - now()), 0.02))
 
     def _strike(self, worker: Worker) -> None:
-        fault = self._random.choices(("kill", "pause", "fork", "clock"), (28, 28, 28, 16))[0]
+        if not self._deck:
+            self._deck = self._random.sample(
+                list(FAULTS), counts=FAULTS.values(), k=sum(FAULTS.values())
+            )
+        fault = self._deck.pop()
         if fault == "kill":
             self._kill(worker)
         elif fault == "pause":
@@ -149,6 +156,11 @@ class Crew:
         else:
             self.did["clock steps"] += 1
             worker.tell(f"clock {self._step()}")
+
+    def all_struck(self) -> bool:
+        """Whether each kind of fault was seen; a fork once its child has begun its log."""
+        forked = next(self.run.folder.glob("child-*.log"), None) is not None
+        return forked and all(self.did[kind] for kind in ("kills", "pauses", "clock steps"))
 
     def _kill(self, worker: Worker, replace: bool = True) -> None:
         self.killed[worker.number] = now()
