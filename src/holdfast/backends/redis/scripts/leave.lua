@@ -4,18 +4,20 @@
 -- KEYS   as in lines.lua
 -- ARGV   1 owner  2 tombstone (us): how long late attempts of it are refused; 0: not at all
 --        3 memory (us)  4 the same in ms
--- Result 1: it held until now   0: it did not
+-- Result 1: it was this owner's until now   0: it was not
 -- Laws   3 (tombstone), 5 (compare and act in one step), 6 (hand-over in the same step)
 
 local value = redis.call('GET', KEYS[1])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
 
+-- Whoever is still named there has not been succeeded by anybody, late as this may be.
 if ARGV[2] == '0' and value and string.byte(value) == 120  -- x: held alone, nobody waits
   and string.sub(value, 18, 18 + #ARGV[1]) == ARGV[1] .. ' ' then
   redis.call('SET', KEYS[1], 'f' .. string.sub(value, 2, 9), 'PX', ARGV[4])
-  return struct.unpack('<d', value, 10) > now and 1 or 0
+  return 1
 end
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
 
 --#include lines.lua
 
@@ -35,4 +37,4 @@ if not expiry and redis.call('ZREM', queue, owner) == 1 then
 end
 advance(now)
 if value or grave > 0 then save(now, memory) end
-return expiry and tonumber(expiry) > now and 1 or 0
+return expiry and 1 or 0
