@@ -7,12 +7,13 @@ on another one is not.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError, NotEmptyError  # type: ignore[import-untyped]
 
 from holdfast.backends.zookeeper.naming import CELLS, encoded, granted, in_order
 from holdfast.testing import FaultProxy
@@ -106,10 +107,10 @@ class ZooKeeperStrategy(Strategy):
         self._paused = False
 
     def restart_server(self) -> None:
+        self.admin.stop()  # before: kazoo may take 30 s to stop while it looks for its server
+        self.admin.close()
         self.server.kill()
         self.server.start()
-        self.admin.stop()
-        self.admin.close()
         self.admin = self._connect()
 
     def expire_now(self, name: str) -> None:
@@ -120,7 +121,8 @@ class ZooKeeperStrategy(Strategy):
                 self.admin.delete(f"{parent}/{claim.node}")
 
     def steal(self, name: str) -> None:
-        self.admin.delete(f"{self.base}/{encoded(name)}", recursive=True)
+        with contextlib.suppress(NotEmptyError):  # who waits may be back in line already
+            self.admin.delete(f"{self.base}/{encoded(name)}", recursive=True)
 
     # -- looking ----------------------------------------------------------------------------------
 

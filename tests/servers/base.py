@@ -172,6 +172,10 @@ class Process(Server):
     def configure(self) -> None:
         """Write what `command` names; called before every launch."""
 
+    def environment(self) -> dict[str, str]:
+        """What the process finds in its environment, besides ours."""
+        return {}
+
     def forget_data(self) -> None:
         """What `wipe` means."""
         shutil.rmtree(self.data, ignore_errors=True)
@@ -300,6 +304,7 @@ class Process(Server):
                 stderr=subprocess.STDOUT,
                 bufsize=0,
                 cwd=self.data,
+                env={**os.environ, **self.environment()},
                 # Ctrl-C is for the runner; and the reaper may then kill a whole group.
                 start_new_session=True,
                 user=account.pw_uid if account else None,

@@ -37,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     "etcd": Family(("etcd-server", "etcd-client"), ("etcd", "etcdctl")),
     # Not the package `zookeeper`: it adds only start scripts, and a graphical JRE as a dependency.
     "zookeeper": Family(("libzookeeper-java",), ("/usr/share/java/zookeeper.jar",)),
+    "compiler": Family(("gcc", "libc6-dev"), ("gcc", "/usr/include/stdlib.h")),
     "java": Family(("default-jre-headless",), ("java",)),
     "mariadb": Family(("mariadb-server",), ("mariadbd", "mariadb-install-db", "mariadb")),
     "postgres": Family(("postgresql",), ("initdb", "postgres", "psql")),

@@ -12,6 +12,7 @@ import socket
 from typing import BinaryIO, TypeAlias
 
 from tests.servers.base import Group, Process
+from tests.servers.clock import WallClock
 from tests.servers.home import HOST, Home
 from tests.servers.install import need
 
@@ -23,7 +24,8 @@ class RedisError(Exception):
 
 
 class RedisServer(Process):
-    """One redis-server. `settings` are lines of redis.conf, e.g. {"maxmemory": "10mb"}."""
+    """One redis-server. `settings` are lines of redis.conf, e.g. {"maxmemory": "10mb"}; with
+    `own_clock` its wall clock can be set: `server.clock.shift = 3600`."""
 
     kind = "redis"
     families = ("redis",)
@@ -37,8 +39,10 @@ class RedisServer(Process):
         persist: bool = False,
         durable: bool = False,
         settings: dict[str, str] | None = None,
+        own_clock: bool = False,
     ) -> None:
         super().__init__(home, name)
+        self.clock = WallClock(self.home.path) if own_clock else None
         self._settings = {
             "save": '""',
             "appendonly": "yes" if persist else "no",
@@ -57,6 +61,9 @@ class RedisServer(Process):
 
     def command(self) -> list[str]:
         return [need("redis-server"), str(self.directory / "redis.conf")]
+
+    def environment(self) -> dict[str, str]:
+        return self.clock.environment if self.clock else {}
 
     def configure(self) -> None:
         conf = self.directory / "redis.conf"
