@@ -146,6 +146,41 @@ def test_a_waiting_daemon_thread_does_not_keep_the_interpreter() -> None:
 
 
 @pytest.mark.req("interpreter exits holding a lock")
+@pytest.mark.parametrize("again", ["False", "True"])
+def test_daemon_threads_are_granted_nothing_on_the_way_out(again: str) -> None:
+    """Whoever waits is withdrawn at exit, and does not come back as somebody new; nor does a loop
+    that takes the lock again and again. And nothing of it is printed."""
+    result = run_python(
+        f"""
+        import atexit, threading, time, holdfast
+        locks = holdfast.connect("memory://exit")
+        store = locks._current.backend.store
+        import holdfast.ports.thread as port
+        def look():
+            time.sleep(0.2)  # daemon threads run on meanwhile
+            print("left:", store.inspect("", False))
+        atexit.unregister(port._exit)
+        atexit.register(look)
+        atexit.register(port._exit)
+        def work():
+            while True:
+                lease = locks.lock("x", ttl=1000).acquire()
+                if {again}:
+                    lease.release()
+        lock = locks.lock("x", ttl=1000)
+        lock.acquire()
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        while sum(len(info.waiters) for info in locks.inspect()) < 4:
+            pass
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "left: []\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.req("interpreter exits holding a lock")
 def test_asyncio_run_ends_without_a_closed_client() -> None:
     result = run_python(
         """

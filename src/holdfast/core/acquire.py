@@ -4,42 +4,30 @@ Laws kept here: 2 (an attempt without an answer is asked again under the same ow
 it never blocks its own client), 3 (no ghosts), 4 (interrupt or cancel anywhere: the skin calls
 `Acquisition.abandon`, which hands the claim to the keeper) and 6 (uncontended: one round trip).
 
-Partners: `sync.py` and `aio.py` drive these coroutines; `core/backend.py` is what they talk to.
+Partners: `sync.py` and `aio.py` drive these coroutines; `core/backend.py` is what they talk to;
+`core/waiting.py` is what happens when the first attempt did not hold.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from holdfast.core.backend import Backend
-from holdfast.core.backoff import pause
 from holdfast.core.hold import Hold
 from holdfast.core.keeper import TICK, Keeper
-from holdfast.core.options import Want
+from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
+from holdfast.core.waiting import Outcome, Waiting
 from holdfast.errors import Closed, HoldfastError, LeaseLost, NotHeld, Unavailable
-from holdfast.types import AlreadyLost, Buried, Busy, Grant, Lost, Released, Renewed, Unknown
+from holdfast.types import AlreadyLost, Busy, Grant, Lost, Renewed, Unknown
 
 __all__ = ["Acquisition", "Engine"]
 
-Outcome = Grant | Busy | Buried | Unknown | Unavailable
-
-COURTESY = 0.2
-"""How long a timed-out acquire stays to leave the line itself before the keeper does it."""
-
-EXPIRED_GRANTS = 3
-"""So many grants that were over when they arrived mean that the ttl is too short for the store."""
-
-_unguessable = secrets.SystemRandom().randbytes
-
-
-def new_owner() -> str:
-    return _unguessable(16).hex()
+DAY = 86400.0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -189,13 +177,22 @@ class Acquisition:
             self.engine.keeper.drop(self.entered, self)
         self.engine.keeper.abandon(self.claim)
 
-    def begin(self) -> None:
-        """Announce the claim before the store hears of it."""
-        engine = self.engine
-        engine.keeper.begin(self.claim)
-        if engine.closed:  # looked at after announcing, so close() either stops us or sees us
-            engine.keeper.settle(self.claim)
-            raise Closed("the client was closed while this acquire was under way")
+    def begin(self) -> bool:
+        """Announce the claim before the store hears of it; False if it must not any more."""
+        engine, keeper = self.engine, self.engine.keeper
+        keeper.begin(self.claim)
+        # Looked at after announcing, so close() either stops us or sees us; and so does the exit.
+        if engine.closed or keeper.exiting:
+            keeper.settle(self.claim)
+            return False
+        return True
+
+    async def refuse(self) -> None:
+        """The client was closed. Or the interpreter exits: then this is a daemon thread, which
+        asks for nothing any more, and need not be told."""
+        if self.engine.keeper.exiting:
+            await self.engine.port.sleep(DAY)
+        raise Closed("the client was closed while this acquire was under way")
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         """A hold, or who was in the way when time ran out. `timeout` < 0 waits for ever."""
@@ -205,7 +202,8 @@ class Acquisition:
             if hold is not None:
                 return hold
         port = engine.port
-        self.begin()
+        if not self.begin():
+            await self.refuse()
         sent = port.now()
         deadline = sent + timeout if blocking and timeout >= 0 else math.inf
         # The uncontended path: one attempt, one answer.
@@ -219,21 +217,23 @@ class Acquisition:
             engine.keeper.settle(self.claim)
             raise
         if isinstance(result, Grant) and port.now() < result.until:
-            return self._hold(result, sent)
-        if isinstance(result, Busy) and not blocking:
+            outcome: Hold | Busy = self.hold(result, sent)
+        elif isinstance(result, Busy) and not blocking:
             engine.keeper.settle(self.claim)
-            return result
-        return await _Waiting(self, blocking, deadline).until_granted(result, sent)
+            outcome = result
+        else:
+            outcome = await Waiting(self, blocking, deadline).until_granted(result, sent)
+        if engine.closed or engine.keeper.exiting:
+            await self.refuse()
+        return outcome
 
-    def _hold(self, grant: Grant, sent: float) -> Hold:
+    def hold(self, grant: Grant, sent: float) -> Hold:
         engine, want = self.engine, self.want
         port = engine.port
         hold = Hold(grant, sent, want.renew_every, port.random(), engine.incarnation)
         if want.on_lost is not None:
             hold.listen(self, want.on_lost)
         engine.keeper.add(hold, sent)
-        if engine.closed:
-            raise Closed("the client was closed while this acquire was under way")
         if want.reentrant:
             hold.shares = [self]
             engine.reentry.remember(hold, port.context())
@@ -261,138 +261,3 @@ class Acquisition:
             if hold.lost:  # between the two
                 hold.announce(engine.port)
         return hold
-
-
-class _Waiting:
-    """What happens after an attempt that did not hold at once: wait, ask again, give up."""
-
-    __slots__ = (
-        "acquisition", "blocking", "deadline", "expired", "failing_since", "failures", "in_line",
-        "reason",
-    )  # fmt: skip
-
-    def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
-        self.acquisition = acquisition
-        self.blocking = blocking
-        self.deadline = deadline
-        self.failing_since = math.inf
-        self.failures = 0
-        self.reason = ""  # why the store refused, if it did since it last answered
-        self.expired = 0
-        self.in_line = False  # the store has acknowledged our place, so it must be given up
-
-    async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
-        acquisition, engine = self.acquisition, self.acquisition.engine
-        port = engine.port
-        while True:
-            if isinstance(result, Grant):
-                if port.now() < result.until:
-                    return acquisition._hold(result, sent)
-                self._begin_again()
-                self._count_expired()
-            elif isinstance(result, Buried):
-                self._begin_again()
-            elif isinstance(result, Busy):
-                self.failing_since, self.failures, self.reason = math.inf, 0, ""
-                self.in_line = self.blocking
-                if port.now() >= self.deadline or not self.blocking:
-                    await self._leave()
-                    return result
-                busy = result
-                sent, outcome = await self._wait(busy)
-                if outcome is not None:
-                    result = outcome
-                    continue
-                if port.now() >= self.deadline:
-                    await self._leave()
-                    return busy
-            else:
-                await self._endure(result, sent)
-            if engine.closed:
-                raise Closed("the client was closed while this acquire was waiting")
-            sent, result = await self._attempt()
-
-    async def _wait(self, busy: Busy) -> tuple[float, Grant | Unavailable | None]:
-        engine = self.acquisition.engine
-        sent = engine.port.now()
-        try:
-            grant = await engine.backend.wait(self.acquisition.claim, busy, self.deadline)
-        except Unavailable as error:
-            return sent, error
-        # A grant that came while waiting is dated by the backend; renewals count from here.
-        return engine.port.now(), grant
-
-    async def _attempt(self) -> tuple[float, Outcome]:
-        engine, claim = self.acquisition.engine, self.acquisition.claim
-        sent = engine.port.now()
-        limit = min(sent + engine.request_timeout, max(self.deadline, sent))
-        try:
-            return sent, await engine.backend.attempt(claim, self.blocking, limit)
-        except Unavailable as error:
-            return sent, error
-        except HoldfastError:  # refused: what earlier attempts left, if anything, is owed
-            self._hand_over()
-            raise
-
-    async def _endure(self, trouble: Unknown | Unavailable, sent: float) -> None:
-        """The store is silent or away: pause and come back, or give up with `Unavailable`."""
-        engine, claim = self.acquisition.engine, self.acquisition.claim
-        if isinstance(trouble, Unknown):
-            claim.unanswered = True
-            reason = f"{trouble.reason}; before: {self.reason}" if self.reason else trouble.reason
-        else:
-            reason = self.reason = str(trouble)
-        now = engine.port.now()
-        self.failures += 1
-        self.failing_since = min(self.failing_since, sent)
-        give_up = min(self.deadline, self.failing_since + engine.request_timeout)
-        if now >= give_up:
-            self._hand_over()
-            raise Unavailable(
-                f"could not acquire {claim.name!r}: the store did not answer for "
-                f"{now - self.failing_since:.1f} s ({reason}). Whether somebody else holds it is "
-                "not known; whatever of this attempt may have reached the store is being withdrawn"
-            ) from (trouble if isinstance(trouble, Unavailable) else None)
-        await engine.port.sleep(pause(self.failures, engine.port.random(), give_up - now))
-
-    def _begin_again(self) -> None:
-        """What the store has of this claim is no use any more: the grant was over before we could
-        use it (we were paused, or the ttl is shorter than the way to the store), or somebody
-        withdrew it. Give it back and stand in line as somebody new (law 3)."""
-        acquisition = self.acquisition
-        old = acquisition.claim
-        acquisition.engine.keeper.abandon(old)
-        self.in_line = False
-        acquisition.claim = replace(old, owner=new_owner(), unanswered=False)
-        acquisition.begin()
-
-    def _count_expired(self) -> None:
-        self.expired += 1
-        if self.expired >= EXPIRED_GRANTS:
-            claim = self.acquisition.claim
-            self.acquisition.engine.keeper.settle(claim)
-            raise Unavailable(
-                f"{claim.name!r} was granted {self.expired} times, and each time the lease was "
-                f"over when the answer arrived. A ttl of {claim.ttl:g} s is too short for this "
-                "store or this host; use a longer one"
-            )
-
-    async def _leave(self) -> None:
-        """Time ran out: leave the line ourselves if the store answers at once, else owe it."""
-        engine, claim = self.acquisition.engine, self.acquisition.claim
-        if self.in_line and not claim.unanswered:
-            try:
-                result = await engine.backend.withdraw(claim, False, engine.port.now() + COURTESY)
-            except Unavailable:
-                pass
-            else:
-                if isinstance(result, Released):
-                    engine.keeper.settle(claim)
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Whatever the store may have of this claim is the keeper's to withdraw from now on."""
-        claim, keeper = self.acquisition.claim, self.acquisition.engine.keeper
-        if not self.in_line and not claim.unanswered:
-            keeper.settle(claim)  # it never had anything of it
-        keeper.abandon(claim)

@@ -57,6 +57,7 @@ class Keeper:
         self._starting = False
         self._stopping = False
         self._retired = False
+        self.exiting = False  # the interpreter does: what began now would stay behind
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
 
@@ -361,6 +362,7 @@ class Keeper:
 
     async def _farewell(self) -> None:
         """The interpreter exits, or the event loop ends, and nobody closed the client."""
+        self.exiting = not self._port.asynchronous
         for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
             await self._port.sleep(0)
         await self._give_back(self._port.now() + 2 * TICK)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -16,7 +17,11 @@ from holdfast.core.names import checked_metadata, checked_name
 from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
-__all__ = ["LockOptions", "Want", "check_known", "checked_timeout", "seconds", "want"]
+__all__ = [
+    "LockOptions", "Want", "check_known", "checked_timeout", "new_owner", "seconds", "want",
+]  # fmt: skip
+
+_unguessable = secrets.SystemRandom().randbytes
 
 RESERVED = ("host", "pid", "label")
 """What the client itself says about a claim; metadata cannot pretend to be it."""
@@ -53,6 +58,11 @@ def check_known(given: Mapping[str, Any], known: type) -> None:
             every = ", ".join(known.__annotations__)
             hint = f"did you mean {close[0]!r}?" if close else f"known are: {every}"
             raise Misconfigured(f"a lock has no option {option!r}; {hint}")
+
+
+def new_owner() -> str:
+    """Fresh for every acquire (law 3), and a secret (law 9)."""
+    return _unguessable(16).hex()
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,167 @@
+"""Waiting: what happens after an attempt that did not hold at once. Wait, ask again, give up.
+
+Laws kept here: 2 (an attempt without an answer is asked again under the same owner, or withdrawn)
+and 3 (what was withdrawn, or was over when it came, is asked for under a new owner).
+Partner: `core/acquire.py`, whose `Acquisition` this continues.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from holdfast.core.backoff import pause
+from holdfast.core.hold import Hold
+from holdfast.core.options import new_owner
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.types import Buried, Busy, Grant, Released, Unknown
+
+if TYPE_CHECKING:
+    from holdfast.core.acquire import Acquisition
+
+__all__ = ["Outcome", "Waiting"]
+
+Outcome = Grant | Busy | Buried | Unknown | Unavailable
+
+COURTESY = 0.2
+"""How long a timed-out acquire stays to leave the line itself before the keeper does it."""
+
+EXPIRED_GRANTS = 3
+"""So many grants that were over when they arrived mean that the ttl is too short for the store."""
+
+
+class Waiting:
+    """One acquisition, from its first attempt until it holds, or gave up."""
+
+    __slots__ = (
+        "acquisition", "blocking", "deadline", "expired", "failing_since", "failures", "in_line",
+        "reason",
+    )  # fmt: skip
+
+    def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
+        self.acquisition = acquisition
+        self.blocking = blocking
+        self.deadline = deadline
+        self.failing_since = math.inf
+        self.failures = 0
+        self.reason = ""  # why the store refused, if it did since it last answered
+        self.expired = 0
+        self.in_line = False  # the store has acknowledged our place, so it must be given up
+
+    async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
+        acquisition, engine = self.acquisition, self.acquisition.engine
+        port = engine.port
+        while True:
+            if isinstance(result, Grant):
+                if port.now() < result.until:
+                    return acquisition.hold(result, sent)
+                await self._begin_again()
+                self._count_expired()
+            elif isinstance(result, Buried):
+                await self._begin_again()
+            elif isinstance(result, Busy):
+                self.failing_since, self.failures, self.reason = math.inf, 0, ""
+                self.in_line = self.blocking
+                if port.now() >= self.deadline or not self.blocking:
+                    await self._leave()
+                    return result
+                busy = result
+                sent, outcome = await self._wait(busy)
+                if outcome is not None:
+                    result = outcome
+                    continue
+                if port.now() >= self.deadline:
+                    await self._leave()
+                    return busy
+            else:
+                await self._endure(result, sent)
+            if engine.closed or engine.keeper.exiting:
+                await acquisition.refuse()
+            sent, result = await self._attempt()
+
+    async def _wait(self, busy: Busy) -> tuple[float, Grant | Unavailable | None]:
+        engine = self.acquisition.engine
+        sent = engine.port.now()
+        try:
+            grant = await engine.backend.wait(self.acquisition.claim, busy, self.deadline)
+        except Unavailable as error:
+            return sent, error
+        # A grant that came while waiting is dated by the backend; renewals count from here.
+        return engine.port.now(), grant
+
+    async def _attempt(self) -> tuple[float, Outcome]:
+        engine, claim = self.acquisition.engine, self.acquisition.claim
+        sent = engine.port.now()
+        limit = min(sent + engine.request_timeout, max(self.deadline, sent))
+        try:
+            return sent, await engine.backend.attempt(claim, self.blocking, limit)
+        except Unavailable as error:
+            return sent, error
+        except HoldfastError:  # refused: what earlier attempts left, if anything, is owed
+            self._hand_over()
+            raise
+
+    async def _endure(self, trouble: Unknown | Unavailable, sent: float) -> None:
+        """The store is silent or away: pause and come back, or give up with `Unavailable`."""
+        engine, claim = self.acquisition.engine, self.acquisition.claim
+        if isinstance(trouble, Unknown):
+            claim.unanswered = True
+            reason = f"{trouble.reason}; before: {self.reason}" if self.reason else trouble.reason
+        else:
+            reason = self.reason = str(trouble)
+        now = engine.port.now()
+        self.failures += 1
+        self.failing_since = min(self.failing_since, sent)
+        give_up = min(self.deadline, self.failing_since + engine.request_timeout)
+        if now >= give_up:
+            self._hand_over()
+            raise Unavailable(
+                f"could not acquire {claim.name!r}: the store did not answer for "
+                f"{now - self.failing_since:.1f} s ({reason}). Whether somebody else holds it is "
+                "not known; whatever of this attempt may have reached the store is being withdrawn"
+            ) from (trouble if isinstance(trouble, Unavailable) else None)
+        await engine.port.sleep(pause(self.failures, engine.port.random(), give_up - now))
+
+    async def _begin_again(self) -> None:
+        """What the store has of this claim is no use any more: the grant was over before we could
+        use it (we were paused, or the ttl is shorter than the way to the store), or somebody
+        withdrew it. Give it back and stand in line as somebody new (law 3)."""
+        acquisition = self.acquisition
+        old = acquisition.claim
+        acquisition.engine.keeper.abandon(old)
+        self.in_line = False
+        acquisition.claim = replace(old, owner=new_owner(), unanswered=False)
+        if not acquisition.begin():
+            await acquisition.refuse()
+
+    def _count_expired(self) -> None:
+        self.expired += 1
+        if self.expired >= EXPIRED_GRANTS:
+            claim = self.acquisition.claim
+            self.acquisition.engine.keeper.settle(claim)
+            raise Unavailable(
+                f"{claim.name!r} was granted {self.expired} times, and each time the lease was "
+                f"over when the answer arrived. A ttl of {claim.ttl:g} s is too short for this "
+                "store or this host; use a longer one"
+            )
+
+    async def _leave(self) -> None:
+        """Time ran out: leave the line ourselves if the store answers at once, else owe it."""
+        engine, claim = self.acquisition.engine, self.acquisition.claim
+        if self.in_line and not claim.unanswered:
+            try:
+                result = await engine.backend.withdraw(claim, False, engine.port.now() + COURTESY)
+            except Unavailable:
+                pass
+            else:
+                if isinstance(result, Released):
+                    engine.keeper.settle(claim)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Whatever the store may have of this claim is the keeper's to withdraw from now on."""
+        claim, keeper = self.acquisition.claim, self.acquisition.engine.keeper
+        if not self.in_line and not claim.unanswered:
+            keeper.settle(claim)  # it never had anything of it
+        keeper.abandon(claim)
