@@ -25,6 +25,7 @@ from holdfast.backends.redis.transport import (
     Node,
 )
 from holdfast.backends.redis.wire import (
+    HEARING_OUT,
     NOTHING,
     Address,
     NoAnswer,
@@ -350,25 +351,27 @@ class LoopTransport:
         return link
 
     async def _greet(self, link: Link, address: Address, deadline: float) -> None:
-        host, port = address
+        (host, port), tls = address, self._settings.tls
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(max(0.0, deadline - now())):
                 if port:
-                    tls = self._settings.tls
                     await loop.create_connection(lambda: link, host, port, ssl=tls)
                 else:
                     await loop.create_unix_connection(lambda: link, host)
+                if show(address) in self._settings.curt:
+                    await asyncio.sleep(HEARING_OUT)
                 greeting, count = self._settings.greeting()
                 replies = await link.request(greeting, count, deadline)
             link.run_id = self._settings.greeted(address, replies)
+            self._settings.curt.discard(show(address))
         except BaseException as error:
-            said = link.said
+            said, broke = link.said, not link.usable
             link.close()
-            if isinstance(error, OSError | NoAnswer):  # TimeoutError is an OSError
-                raise unreachable(
-                    link.broken or error, show(address), said, self._settings.uncertified
-                ) from None
+            # TimeoutError is an OSError; and it may have broken before we said anything.
+            if isinstance(error, OSError | NoAnswer) or (broke and isinstance(error, NotSent)):
+                cause = link.broken or error
+                raise unreachable(cause, show(address), said, self._settings) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:

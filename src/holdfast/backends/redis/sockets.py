@@ -16,6 +16,7 @@ import struct
 from typing import Any
 
 from holdfast.backends.redis.wire import (
+    HEARING_OUT,
     NOTHING,
     Address,
     NoAnswer,
@@ -117,6 +118,13 @@ class Wire:
             raise NoAnswer("the server closed the connection")
         self._feed(chunk)
 
+    def hear_out(self, until: float) -> None:
+        """Returns if the server has nothing to say by then."""
+        try:
+            self.receive(until)
+        except TooLate:
+            pass
+
     def looks_dead(self) -> bool:
         """Nothing was asked, so there is nothing to read but the end."""
         return bool(self._poll(0))
@@ -172,16 +180,19 @@ def connect(address: Address, settings: Settings, deadline: float) -> Wire:
     try:
         sock = _open(address, settings, deadline)
         wire = TlsWire(sock) if settings.tls else Wire(sock)
+        if show(address) in settings.curt:
+            wire.hear_out(min(deadline, now() + HEARING_OUT))
         wire.send(greeting, deadline)
         while len(replies) < count:
             replies.append(wire.reply(deadline))
         wire.run_id = settings.greeted(address, replies)
+        settings.curt.discard(show(address))
     except BaseException as error:
         if sock is not None:
             sock.close()
         if isinstance(error, OSError | NoAnswer | NotSent) and len(replies) < count:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise unreachable(cause, show(address), replies, settings.uncertified) from None
+            raise unreachable(cause, show(address), replies, settings) from None
         raise
     return wire
 

@@ -90,6 +90,9 @@ class Settings:
     """What a server must say it is: standalone, cluster, or sentinel."""
     told: set[str] = field(default_factory=set[str], repr=False)
     """Who may evict keys, and was warned about."""
+    curt: set[str] = field(default_factory=set[str], repr=False)
+    """TLS: who hung up at our first words. It may have said why, and that is lost when words are
+    under way to a closed connection: the next time they are heard out first."""
 
     @property
     def uncertified(self) -> bool:
@@ -147,6 +150,9 @@ _WATCHER = "is a sentinel: use redis+sentinel://host:26379/NAME-OF-THE-MASTER fo
 _ALONE = "is no part of a Redis Cluster: use redis:// for it"
 _SERVER = "is no sentinel: name the sentinels here, or use redis:// for a server"
 
+HEARING_OUT = 0.1
+"""Seconds that a server is given to say that it does not want us, before we say anything."""
+
 OTHERS = {
     ("standalone", "cluster"): _PART,
     ("standalone", "sentinel"): _WATCHER,
@@ -175,7 +181,7 @@ def share(deadline: float, parts: int) -> float:
 
 
 def unreachable(
-    error: BaseException, where: str, said: Sequence[Any], uncertified: bool
+    error: BaseException, where: str, said: Sequence[Any], settings: Settings
 ) -> Exception:
     """What it means that a connection was not made: `Misconfigured` if trying again is no use."""
     for reply in said:
@@ -195,8 +201,10 @@ def unreachable(
                 f"Redis at {where} refused our certificate ({reason}): give one that it trusts as "
                 "tls_cert and tls_key"
             )
+    if settings.tls and not said:
+        settings.curt.add(where)
     # A server that wants a certificate hangs up after the handshake, and what it says may be lost.
-    hint = "; it may want a certificate: tls_cert" if uncertified else ""
+    hint = "; it may want a certificate: tls_cert" if settings.uncertified else ""
     return NotSent(f"could not connect: {str(error) or 'no answer in time'}{hint}")
 
 
