@@ -193,7 +193,7 @@ def copied(clean: Path) -> Iterator[Path]:
 
 def copy_tree(source: Path, target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("src", "tests"):
+    for part in ("src", "docs", "tests"):
         shutil.copytree(source / part, target / part, ignore=ignore)
     shutil.copy2(source / "pyproject.toml", target)
 
