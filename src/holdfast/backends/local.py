@@ -197,9 +197,10 @@ class LocalBackend(Generic[S]):
         else:
             answer = await self._link.ask(deadline, lambda: store.attempt(claim, enlist))
         if isinstance(answer, Held):
-            self._tickets.pop(claim.owner, None)
+            if self._tickets:
+                self._tickets.pop(claim.owner, None)
             # Law 1: dated from before the request; the clocks are one, so there is no drift.
-            until = valid_until(sent, claim.ttl, drift=0.0)
+            until = sent + claim.ttl
             return Grant(claim, until if until < answer.expires else answer.expires, answer.fence)
         if isinstance(answer, Unknown):
             return answer

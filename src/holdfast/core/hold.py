@@ -123,6 +123,6 @@ class Hold(LeaseState):
         if self.ended is not None:
             self.ended.set()
         callbacks, self.callbacks = self.callbacks, None
-        if self.lost:
-            for _, callback in callbacks or ():
+        if callbacks and self.lost:
+            for _, callback in callbacks:
                 port.call(callback, self.loss())
