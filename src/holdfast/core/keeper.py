@@ -37,6 +37,10 @@ TICK = 1.0
 BATCH = 1000
 """At most so many renewals in one call of the backend."""
 
+TOGETHER = 0.2
+"""What is due within this part of an interval is renewed together: twice what renewals are spread
+over, so that groups which were taken one after another become one."""
+
 
 class Keeper:
     def __init__(self, port: Port, backend: Backend) -> None:
@@ -265,7 +269,7 @@ class Keeper:
             match hold.step(now):
                 case Renew():
                     self._ready.append(hold)
-                    soon = min(soon, TICK, 0.1 * (hold.renew_every or TICK))
+                    soon = min(soon, TICK, TOGETHER * (hold.renew_every or TICK))
                     self._agenda.put(hold, hold.until)  # while it waits for its turn (law 5)
                 case Lose(reason):
                     self.lose(hold, reason, gone=False)
