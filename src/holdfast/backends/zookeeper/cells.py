@@ -64,16 +64,16 @@ class Cells(Ground):
     async def _server_now(self, session: Session, deadline: float) -> float | Unknown:
         anchor, now = self._anchor, self._port.now()
         if anchor is None or now - anchor[1] > ANCHOR:
-            path = f"{self._base}/{CELLS}/%clock-"
-            node = requests.create(path, b"", self._place.acl, requests.EPHEMERAL_SEQUENTIAL)
-            (made,) = session.ask(node)
-            if not await self._answered(made, deadline):
+            path = f"{self._base}/{CELLS}/%clock-{session.id:x}"
+            made, deleted = session.ask(  # back to back: whatever is lost, none is left
+                requests.create(path, b"", self._place.acl, requests.EPHEMERAL),
+                requests.delete(path),
+            )
+            if not await self._answered(deleted, deadline):
                 return SILENT
             if made.error is not None:
                 return CUT
-            path, stat = made.value
-            session.wire.send((requests.delete(path), Reply()))
-            self._noted(stat.ctime, now)
+            self._noted(made.value[1].ctime, now)
             anchor = self._anchor
             assert anchor is not None
         return anchor[0] + self._port.now() - anchor[1]
@@ -84,15 +84,21 @@ class Cells(Ground):
         """The cell; with a record, which is nudged by the next change."""
         path = self._cell_path(name)
         watcher = session.wire.watched if record is not None else None
-        asked = [requests.exists(f"{self._base}/{CELLS}"), requests.get_data(path)]
+        # After a sync, or a server that lags behind would tell what was true before: somebody who
+        # has just taken a lock reads here what its last holder wrote.
+        asked = [
+            requests.sync(),
+            requests.exists(f"{self._base}/{CELLS}"),
+            requests.get_data(path),
+        ]
         if record is not None:
             session.watch(record, (path,))
-            asked.insert(1, requests.exists(path, watcher))
+            asked.insert(2, requests.exists(path, watcher))
         replies = session.ask(*asked)
-        folder, got = replies[0], replies[-1]
+        synced, folder, got = replies[0], replies[1], replies[-1]
         if not await self._answered(got, deadline):
             return SILENT
-        if folder.error is not None or isinstance(got.error, UNANSWERED):
+        if synced.error or folder.error or isinstance(got.error, UNANSWERED):
             return CUT
         epoch = -1 if folder.value is None else folder.value.version
         if isinstance(got.error, NoNode):

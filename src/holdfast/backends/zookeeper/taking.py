@@ -28,7 +28,7 @@ from holdfast.backends.zookeeper.naming import (
     in_order,
     prefix_of,
 )
-from holdfast.backends.zookeeper.refusals import UNANSWERED, NodeExists, NoNode
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NodeExists, NoNode
 from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained
 from holdfast.backends.zookeeper.wire import Reply
@@ -154,10 +154,12 @@ class Taking(Ground):
         if not await session.connected(deadline):
             raise Unavailable(f"{self._where} could not be reached in time")
         sent = self._port.now()
-        _, listed = session.ask(requests.sync(record.parent), requests.get_children(record.parent))
+        synced, listed = session.ask(
+            requests.sync(record.parent), requests.get_children(record.parent)
+        )
         if not await self._answered(listed, deadline):
             return SILENT
-        if isinstance(listed.error, UNANSWERED):
+        if synced.error is not None or isinstance(listed.error, UNANSWERED):
             return CUT
         session.heard(sent)
         nodes: list[str] = [] if listed.error is not None else listed.value
@@ -215,10 +217,13 @@ class Taking(Ground):
     def _grant(self, record: Record, sent: float) -> Grant | Buried:
         claim, session = record.claim, record.session
         with self._port.mutex():
-            if record.withdrawn or not session.usable:
-                return Buried()
+            # Said before looking: the wire's thread, which no mutex stops, ends the session before
+            # it looks who holds. So one of us sees the other, or both.
             record.held = True
             record.term = sent + claim.ttl
+            if record.withdrawn or not session.usable:
+                record.held = False
+                return Buried()
         session.unwatch(record)
         return Grant(
             claim,
@@ -254,11 +259,22 @@ class Taking(Ground):
         replies = session.ask(*asked)
         if not await self._answered(replies[-1], deadline):
             return SILENT
-        for reply in replies[: len(paths)]:
+        unreadable: list[str] = []
+        for path, reply in zip(paths, replies, strict=False):
             if isinstance(reply.error, NoNode):
                 record.event.set()
+            elif isinstance(reply.error, NoAuth):
+                unreadable.append(path)
             elif reply.error is not None:
                 return CUT
+        if unreadable:  # whether it exists, everybody may know
+            seen = session.ask(*(requests.exists(p, session.wire.watched) for p in unreadable))
+            if not await self._answered(seen[-1], deadline):
+                return SILENT
+            if any(reply.error is not None for reply in seen):
+                return CUT
+            if any(reply.value is None for reply in seen):
+                record.event.set()
         if record.withdrawn or not session.usable:
             record.event.set()
         return Busy(_shown(replies[-1]) if index < NEAR else "", index)
