@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,11 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Connect  # type: ignore[import-untyped]
 
 import holdfast
+from holdfast.backends.url import parse
 from holdfast.backends.zookeeper import ZooKeeperBackend
 from holdfast.backends.zookeeper.session import Session
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Cell, Claim, Grant
 from tests.servers.home import HOST
 
 LONG = 15.0
@@ -61,3 +65,43 @@ def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> floa
 
 def nodes(client: Any, path: str) -> list[str]:
     return list(client.get_children(path)) if client.exists(path) else []
+
+
+class Raw:
+    """The backend itself, and what it reports."""
+
+    def __init__(self, url: str) -> None:
+        self.port = ThreadPort()
+        self.backend = ZooKeeperBackend.from_url(parse(url))
+        self.losses: list[str] = []
+        self.backend.open(self.port, self)
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        drive(self.backend.close())
+
+    def lost(self, owner: str, reason: str) -> None:
+        self.losses.append(owner)
+
+    def certain_until(self, owner: str, moment: float) -> None: ...
+
+    def grant(self, name: str, ttl: float = 30.0) -> Grant:
+        claim = Claim(name, uuid.uuid4().hex, ttl=ttl)
+        answer = drive(self.backend.attempt(claim, True, self.port.now() + LONG))
+        assert isinstance(answer, Grant)
+        return answer
+
+    def write(self, name: str, value: bytes) -> Cell:
+        deadline = self.port.now() + LONG
+        answer = drive(
+            self.backend.cell_write(
+                name, value, expect=None, fence=None, ttl=None, deadline=deadline
+            )
+        )
+        assert isinstance(answer, Cell)
+        return answer
+
+    def read(self, name: str, within: float) -> Cell | None:
+        return drive(self.backend.cell_read(name, self.port.now() + within))

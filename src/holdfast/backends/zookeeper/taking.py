@@ -30,7 +30,7 @@ from holdfast.backends.zookeeper.naming import (
 )
 from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NodeExists, NoNode
 from holdfast.backends.zookeeper.session import Record
-from holdfast.backends.zookeeper.trouble import explained
+from holdfast.backends.zookeeper.trouble import explained, hidden
 from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.lease import valid_until
 from holdfast.errors import Unavailable
@@ -259,22 +259,15 @@ class Taking(Ground):
         replies = session.ask(*asked)
         if not await self._answered(replies[-1], deadline):
             return SILENT
-        unreadable: list[str] = []
-        for path, reply in zip(paths, replies, strict=False):
+        for reply in replies[: len(paths)]:
             if isinstance(reply.error, NoNode):
                 record.event.set()
             elif isinstance(reply.error, NoAuth):
-                unreadable.append(path)
+                record.withdrawn = True
+                await self._remove(record, deadline)
+                raise hidden(self._where)
             elif reply.error is not None:
                 return CUT
-        if unreadable:  # whether it exists, everybody may know
-            seen = session.ask(*(requests.exists(p, session.wire.watched) for p in unreadable))
-            if not await self._answered(seen[-1], deadline):
-                return SILENT
-            if any(reply.error is not None for reply in seen):
-                return CUT
-            if any(reply.value is None for reply in seen):
-                record.event.set()
         if record.withdrawn or not session.usable:
             record.event.set()
         return Busy(_shown(replies[-1]) if index < NEAR else "", index)
