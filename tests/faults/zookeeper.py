@@ -43,15 +43,24 @@ def sessions(locks: holdfast.Locks) -> list[Session]:
 
 
 def end_session(port: int, session: Session) -> None:
-    """By another connection that says the same id and password, and closes it in the same breath:
-    else the two would go on taking the session away from one another."""
     client = session.wire._client
-    connect = Connect(0, 0, 30000, client._session_id, client._session_passwd, False).serialize()
+    assert close_session(port, client._session_id, client._session_passwd)
+
+
+def close_session(port: int, session_id: int, password: bytes) -> bool:
+    """By another connection that says the same id and password, and closes it in the same breath:
+    else the two would go on taking the session away from one another. Whether there was one."""
+    connect = Connect(0, 0, 30000, session_id, password, False).serialize()
     close = struct.pack("!ii", 1, -11)
+    answer = b""
     with socket.create_connection((HOST, port), LONG) as link:
         link.sendall(b"".join(struct.pack("!i", len(part)) + part for part in (connect, close)))
-        while link.recv(4096):
+        try:
+            while chunk := link.recv(4096):
+                answer += chunk
+        except ConnectionResetError:  # it does not wait for the second when it refuses the first
             pass
+    return int.from_bytes(answer[8:12], "big") > 0
 
 
 def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> float:
