@@ -18,9 +18,10 @@ from holdfast import Misconfigured, Unavailable, aio
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.session import Session
 from holdfast.backends.zookeeper.wire import Wire
+from holdfast.core.lease import valid_until
 from holdfast.ports.thread import ThreadEvent, drive
 from holdfast.testing import FaultProxy
-from holdfast.types import Buried, Grant, Renewed, Unknown
+from holdfast.types import Buried, Busy, Claim, Grant, Released, Renewed, Unknown
 from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, sessions, until
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
@@ -309,3 +310,67 @@ def test_a_node_ahead_that_must_not_be_read(
         alice.delete(theirs)
         with locks.lock("x", timeout=LONG):
             pass
+
+
+@pytest.mark.req("R50", "law 3", "ZooKeeper SUSPENDED / LOST")
+def test_a_claim_never_has_nodes_in_two_sessions(
+    zookeeper_server: ZooKeeperServer, url: str, base: str
+) -> None:
+    """Its session is over: whoever still wants the lock is somebody new."""
+    with Raw(url) as raw, kazoo(zookeeper_server.port) as client:
+        grant = raw.grant("x")
+        session = raw.backend._records[grant.claim.owner].session
+        session.condemn("the server ended the session")
+        again = drive(raw.backend.attempt(grant.claim, True, raw.port.now() + LONG))
+        assert isinstance(again, Buried)
+        until(lambda: session.over, "the session ends")
+        assert nodes(client, f"{base}/x") == []
+        assert isinstance(
+            drive(raw.backend.withdraw(grant.claim, True, raw.port.now() + LONG)), Released
+        )
+
+
+@pytest.mark.req("R50", "R1", "ZooKeeper SUSPENDED / LOST")
+def test_a_node_of_the_same_name_in_another_session_is_not_ours(
+    zookeeper_server: ZooKeeperServer, url: str, base: str
+) -> None:
+    """A create without an answer is found by its GUID, and by whose session's it is."""
+    with Raw(url) as raw, kazoo(zookeeper_server.port) as client:
+        grant = raw.grant("x")
+        record = raw.backend._records[grant.claim.owner]
+        assert record.path is not None
+        client.delete(record.path)
+        theirs = f"{base}/x/{record.guid}__lock__"
+        client.create(theirs, b"", ephemeral=True, sequence=True)
+        record.path, record.held = None, False
+        again = drive(raw.backend.attempt(grant.claim, True, raw.port.now() + LONG))
+        assert isinstance(again, Busy)
+        assert len(nodes(client, f"{base}/x")) == 2
+
+
+@pytest.mark.req("R21", "law 1", "waiter paused, then granted")
+def test_a_grant_that_was_waited_for_is_dated_by_a_contact(
+    zookeeper_server: ZooKeeperServer, proxy: FaultProxy, url: str, base: str
+) -> None:
+    """The list that says so is a read: how long the lease is good is said by the last sync before
+    it, and when that is old another one goes with the list."""
+    with Raw(url) as raw, holdfast.connect(f"zk://{HOST}:{zookeeper_server.port}{base}") as locks:
+        for pause, fresh in ((0.0, True), (0.5, False)):
+            lease = locks.lock("x").acquire()
+            assert lease
+            claim = Claim("x", uuid.uuid4().hex, ttl=3.0)
+            busy = drive(raw.backend.attempt(claim, True, raw.port.now() + LONG))
+            assert isinstance(busy, Busy)
+            session = raw.backend._records[claim.owner].session
+            time.sleep(pause)
+            proxy.forget()
+            contact = session.contact
+            assert lease.release()
+            grant = drive(raw.backend.wait(claim, busy, raw.port.now() + LONG))
+            assert isinstance(grant, Grant)
+            asked = [int.from_bytes(frame[8:12], "big") for frame in proxy.frames("to_server")]
+            assert asked == ([8] if fresh else [9, 8])  # sync and list
+            dated = grant.until - valid_until(0.0, claim.ttl)
+            assert dated == pytest.approx(session.contact, abs=1e-6)
+            assert (session.contact == contact) is fresh
+            drive(raw.backend.release(grant, False, raw.port.now() + LONG))
