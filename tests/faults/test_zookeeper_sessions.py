@@ -374,3 +374,53 @@ def test_a_grant_that_was_waited_for_is_dated_by_a_contact(
             assert dated == pytest.approx(session.contact, abs=1e-6)
             assert (session.contact == contact) is fresh
             drive(raw.backend.release(grant, False, raw.port.now() + LONG))
+
+
+@pytest.mark.req("R21", "ZooKeeper SUSPENDED / LOST")
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_cut_connection_raises_doubt_and_another_ends_it(
+    proxy: FaultProxy, url: str, renew: bool
+) -> None:
+    with holdfast.connect(url) as locks:
+        lease = locks.lock("x", ttl=4, renew=renew).acquire()
+        assert lease
+        with proxy.sever():
+            until(lambda: lease.uncertain, "doubt", 3)
+            assert not lease.held
+        until(lambda: lease.held, "the lease is held again", 3)
+        assert not lease.uncertain
+        assert lease.release()
+
+
+@pytest.mark.req("law 3", "reply lost, command applied")
+def test_a_create_under_way_is_not_taken_for_none(
+    zookeeper_server: ZooKeeperServer, proxy: FaultProxy, url: str, base: str
+) -> None:
+    """Withdrawn before the answer came: it is not confirmed until the line was looked through."""
+    with Raw(url) as raw, kazoo(zookeeper_server.port) as client:
+        raw.grant("other")
+        claim = Claim("x", uuid.uuid4().hex)
+        with proxy.hold("to_client"):
+            lost = drive(raw.backend.attempt(claim, True, raw.port.now() + 0.2))
+            assert isinstance(lost, Unknown)
+            assert len(nodes(client, f"{base}/x")) == 1
+            unsure = drive(raw.backend.withdraw(claim, True, raw.port.now() + 0.2))
+            assert isinstance(unsure, Unknown)
+        sure = drive(raw.backend.withdraw(claim, True, raw.port.now() + LONG))
+        assert isinstance(sure, Released)
+        assert nodes(client, f"{base}/x") == []
+
+
+@pytest.mark.req("R22", "holder killed -9")
+def test_what_nobody_renews_ends_though_its_session_lives_on(
+    zookeeper_server: ZooKeeperServer, url: str, base: str
+) -> None:
+    """There is no keeper here, as if it had died: the sitter takes the node away."""
+    with Raw(url) as raw, kazoo(zookeeper_server.port) as client:
+        raw.grant("kept", ttl=0.5)
+        began = time.monotonic()
+        raw.grant("x", ttl=0.5)
+        ended = until(lambda: not nodes(client, f"{base}/x"), "the node is gone", 5)
+        assert 0.4 < ended - began < 2
+        (session,) = raw.backend._pool._current.values()
+        assert session.usable

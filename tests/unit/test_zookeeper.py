@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -127,6 +128,20 @@ def test_no_wake_up_is_lost(line: list[Contender], leavers: set[int]) -> None:
         if watched and not any(line.index(one) in leavers for one in watched):
             left = [one for n, one in enumerate(line) if n not in leavers or one is claim]
             assert blockers(left, left.index(claim))
+
+
+@pytest.mark.req("R9", "B5")
+def test_no_wake_up_is_lost_in_any_short_line() -> None:
+    """All lines of up to five, and whoever leaves: what chance may not come upon."""
+    kinds = [(Mode.EXCLUSIVE, 1), (Mode.SHARED, 1), (Mode.PERMITS, 1), (Mode.PERMITS, 2)]
+    for length in range(2, 6):
+        for claims in itertools.product(kinds, repeat=length):
+            line = [Contender(f"{n:032x}", n, *claim, 2) for n, claim in enumerate(claims)]
+            watched = blockers(line, length - 1)
+            for leaver in line[:-1]:
+                if watched and leaver not in watched:
+                    left = [one for one in line if one is not leaver]
+                    assert blockers(left, length - 2)
 
 
 @pytest.mark.req("R50", "R6")
