@@ -58,7 +58,7 @@ class Store:
             "split frames": self._split,
             "stalls": self._stall,
             "server pauses": self._pause,
-            "server kills": self._kill,
+            "server kills": self.kill,
         }
 
     def about_locks(self, frame: bytes) -> bool:
@@ -146,6 +146,6 @@ class Store:
         self._process.pause()
         return self._process.resume
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
         self._process.restart()

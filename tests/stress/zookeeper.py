@@ -22,6 +22,9 @@ from tests.stress.store import Store
 __all__ = ["ZooKeeperStore"]
 
 BASE = "/stress"
+RARELY = 10.0
+"""Seconds between kills: a session's time begins anew with its server, and what the dead hold would
+stay for as long as the server is killed again and again."""
 # By their opcodes: create, delete and sync are about a claim.
 ABOUT = tuple(code.to_bytes(4, "big") for code in (15, 2, 9))
 
@@ -38,6 +41,7 @@ class ZooKeeperStore(Store):
         self._sessions: deque[tuple[int, bytes]] = deque(maxlen=40)
         self.proxy.hold("to_client", matching=self._seen)
         self.faults = {"sessions ended": self._end_session, **self.faults}
+        self._killed = 0.0
 
     def about_locks(self, frame: bytes) -> bool:
         return frame[8:12] in ABOUT
@@ -54,6 +58,13 @@ class ZooKeeperStore(Store):
             session, password = self.random.choice(self._sessions)
             if close_session(self._server.port, session, password):
                 self.did["of them alive"] += 1
+
+    def kill(self) -> None:
+        if now() < self._killed + RARELY:
+            self.did["server kills"] -= 1
+            return
+        super().kill()
+        self._killed = now()
 
     def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
         """Sessions end by themselves, and the locks' own nodes when they are empty."""
