@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -24,6 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from bench.report import conditions
 
 import holdfast
 from tests.stress.actor import LONGEST
@@ -224,6 +227,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a new folder for the records, which stays")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
+    parser.add_argument("--record", type=Path, help="keep them there as soak-BACKEND.json")
     parser.add_argument("--soak", action="store_true", help="use all the time, whatever was made")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
@@ -248,9 +252,13 @@ def main() -> int:
             store.close()
         if not asked.keep:
             shutil.rmtree(folder)
-    document = json.dumps(result.document(), indent=2)
+    said = {"backend": url.partition(":")[0] if store is None else store.name}
+    command = shlex.join(["python", "-m", "tests.stress", *sys.argv[1:]])
+    document = json.dumps({**said, **conditions(command), **result.document()}, indent=2)
     if asked.out:
         asked.out.write_text(document + "\n")
+    if asked.record:
+        (asked.record / f"soak-{said['backend']}.json").write_text(document + "\n")
     print(document if asked.json else result.text())
     return result.status
 
