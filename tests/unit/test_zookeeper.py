@@ -141,7 +141,12 @@ def test_no_wake_up_is_lost(line: list[Contender], leavers: set[int]) -> None:
 def test_a_standing_is_what_the_whole_line_says(kinds: list[str], start: int, chance: Any) -> None:
     """Also in a line that is not taken apart, and where the sequence wraps."""
     wrapped = [(start + n + (1 << 31)) % (1 << 32) - (1 << 31) for n in range(len(kinds))]
-    nodes = [f"{n:032x}{kind}{wrapped[n]:010d}" for n, kind in enumerate(kinds)]
+    # (Of a stranger's name nobody knows whether its last dash is a sign.)
+    nodes = [
+        f"{n:032x}{kind}{wrapped[n]:010d}"
+        for n, kind in enumerate(kinds)
+        if wrapped[n] >= 0 or kind.endswith("lock__")
+    ]
     for some in (nodes, [node for node in nodes if "__lock__" in node and "permits" not in node]):
         shuffled = chance.sample(some, len(some))
         line = in_order(some)
