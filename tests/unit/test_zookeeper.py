@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import Misconfigured, Mode
@@ -138,6 +139,9 @@ def test_no_wake_up_is_lost(line: list[Contender], leavers: set[int]) -> None:
     st.integers(-3, 3) | st.integers(1999999990, 1999999999) | st.integers(2147483640, 2147483647),
     st.randoms(use_true_random=False),
 )
+@example(["__lock__", "__lock__"], -2, random.Random(1))
+@example(["__lock__", "__lock__"], -1, random.Random(1))
+@example(["__lock__", "__lock__"], 1999999999, random.Random(1))
 def test_a_standing_is_what_the_whole_line_says(kinds: list[str], start: int, chance: Any) -> None:
     """Also in a line that is not taken apart, and where the sequence wraps."""
     wrapped = [(start + n + (1 << 31)) % (1 << 32) - (1 << 31) for n in range(len(kinds))]

@@ -157,7 +157,7 @@ def standing(nodes: Sequence[str], node: str) -> Standing | None:
     line of exclusive claims, which most are, is not taken apart."""
     if set(map(_KIND, nodes)) == {"__lock__"} and set(map(len, nodes)) == {50}:
         mine = node[40:]
-        if mine < "2" and node in nodes:  # far from where the sequence wraps
+        if "0" <= mine < "2" and node in nodes:  # neither below zero nor about to wrap
             ahead = [other for other in nodes if other[40:] < mine]
             if not ahead:
                 return Standing(0, (), node)
