@@ -15,7 +15,7 @@ from kazoo.security import make_digest_acl  # type: ignore[import-untyped]
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from holdfast.backends.zookeeper import requests
+from holdfast.backends.zookeeper import pool, requests
 from holdfast.backends.zookeeper.session import Session
 from holdfast.backends.zookeeper.wire import Wire
 from holdfast.core.lease import valid_until
@@ -182,6 +182,22 @@ def test_what_ends_while_it_is_granted_is_told(url: str, monkeypatch: pytest.Mon
         assert isinstance(answer, Buried) or raw.losses == [grant.claim.owner]
         monkeypatch.undo()
         until(lambda: session.over, "the session ends")
+
+
+@pytest.mark.req("R50")
+def test_a_session_that_is_only_read_with_is_not_idle(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks and cells have no claim in it; ending it under their feet would make them fail."""
+    monkeypatch.setattr(pool, "IDLE", 0.4)
+    with Raw(url) as raw:
+        assert raw.read("x", LONG) is None
+        (session,) = raw.backend._pool._current.values()
+        for _ in range(20):
+            time.sleep(0.06)
+            assert raw.read("x", LONG) is None
+        assert session.usable
+        until(lambda: session.over, "nobody uses it: it ends", 5)
 
 
 # -- servers ---------------------------------------------------------------------------------------

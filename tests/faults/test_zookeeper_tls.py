@@ -177,7 +177,7 @@ def test_tls_where_there_is_none(port: int, zookeeper_server: ZooKeeperServer) -
         assert time.monotonic() - begun < 5
 
 
-@pytest.mark.req("R50", "RST mid-command, split frames")
+@pytest.mark.req("R50", "RST mid-command")
 def test_answers_that_come_in_one_record(
     certificates: Path, zookeeper_server: ZooKeeperServer
 ) -> None:

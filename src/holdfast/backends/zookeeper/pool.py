@@ -276,8 +276,11 @@ class Pool:
             await self._task.join(deadline)
 
     async def _farewell(self) -> None:
-        """The interpreter exits, or the event loop ends, and nobody closed the client. A session
-        would live on in its thread, which knows nothing of the loop."""
+        """The event loop ends, and nobody closed the client: a session would live on in its thread,
+        which knows nothing of the loop. (With the interpreter the threads end, too; what there is
+        of claims the keeper withdraws.)"""
+        if not self._port.asynchronous:
+            return
         for _ in range(5):  # tasks cancelled together with us, and the keeper, go first
             await self._port.sleep(0)
         await self._end_all("its event loop has ended", self._port.now() + FAREWELL)
