@@ -82,8 +82,9 @@ def _limited(plan: Plan) -> Plan:
     return plan._replace(cancel=0.0, timeout=timeout)
 
 
-def _check(plan: Plan, got: bool) -> None:
-    if plan.name == OWN and not got:
+def _check(plan: Plan, got: bool | None) -> None:
+    """None: the store was away for too long, as a server that is killed and slow to start is."""
+    if plan.name == OWN and got is False:
         problem(f"a forked child did not get {plan.text!r} within {plan.timeout} s")
 
 
