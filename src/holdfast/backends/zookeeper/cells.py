@@ -42,7 +42,8 @@ ANCHOR = 60.0
 
 
 class _Seen(NamedTuple):
-    """A cell as it was read. `epoch` is the folder's version, `version` the node's, -1 for none."""
+    """A cell as it was read. `epoch` is the folder's version, `version` the node's, -1 for none (or
+    for a folder that was not looked at: then any will do)."""
 
     cell: Cell | None
     fence: int | None
@@ -83,24 +84,20 @@ class Cells(Ground):
     ) -> _Seen | Unknown:
         """The cell; with a record, which is nudged by the next change."""
         path = self._cell_path(name)
-        watcher = session.wire.watched if record is not None else None
         # After a sync, or a server that lags behind would tell what was true before: somebody who
         # has just taken a lock reads here what its last holder wrote.
-        asked = [
-            requests.sync(),
-            requests.exists(f"{self._base}/{CELLS}"),
-            requests.get_data(path),
-        ]
-        if record is not None:
+        if record is not None:  # who waits does not write, and needs no epoch
             session.watch(record, (path,))
-            asked.insert(2, requests.exists(path, watcher))
-        replies = session.ask(*asked)
-        synced, folder, got = replies[0], replies[1], replies[-1]
+            second = requests.exists(path, session.wire.watched)
+        else:
+            second = requests.exists(f"{self._base}/{CELLS}")
+        synced, stated, got = session.ask(requests.sync(), second, requests.get_data(path))
         if not await self._answered(got, deadline):
             return SILENT
-        if synced.error or folder.error or isinstance(got.error, UNANSWERED):
+        if synced.error or stated.error or isinstance(got.error, UNANSWERED):
             return CUT
-        epoch = -1 if folder.value is None else folder.value.version
+        known_folder = record is None and stated.value is not None
+        epoch = stated.value.version if known_folder else -1
         if isinstance(got.error, NoNode):
             return _Seen(None, None, epoch, -1)
         if got.error is not None:
