@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Connect  # type: ignore[import-untyped]
 
 import holdfast
@@ -73,7 +74,10 @@ def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> floa
 
 
 def nodes(client: Any, path: str) -> list[str]:
-    return list(client.get_children(path)) if client.exists(path) else []
+    try:
+        return list(client.get_children(path))
+    except NoNodeError:
+        return []
 
 
 class Raw:
