@@ -335,7 +335,9 @@ def test_a_claim_never_has_nodes_in_two_sessions(
     """Its session is over: whoever still wants the lock is somebody new."""
     with Raw(url) as raw, kazoo(zookeeper_server.port) as client:
         grant = raw.grant("x")
-        session = raw.backend._records[grant.claim.owner].session
+        record = raw.backend._records[grant.claim.owner]
+        session = record.session
+        record.attended += 1  # by who is about to ask again: the sitter does not forget it
         session.condemn("the server ended the session")
         again = drive(raw.backend.attempt(grant.claim, True, raw.port.now() + LONG))
         assert isinstance(again, Buried)
