@@ -45,7 +45,8 @@ explore: venv ## explore schedules of the core: SEED= SCHEDULES= REPLAY=, or REP
 
 .PHONY: soak
 soak: venv ## ten minutes of random faults: BACKEND=redis (or a URL) SECONDS=600 HOLDS=100000 SEED=
-	@mkdir -p build && $(run) -m tests.stress $(or $(BACKEND),redis) --soak --seconds $(or $(SECONDS),600) --holds $(or $(HOLDS),100000) $(if $(SEED),--seed $(SEED)) --out build/soak.json $(ARGS)
+	@$(run) -m tests.stress $(or $(BACKEND),redis) --soak --seconds $(or $(SECONDS),600) --holds $(or $(HOLDS),100000) $(if $(SEED),--seed $(SEED)) --record bench/results $(ARGS); \
+	 status=$$?; $(run) -m bench --page; exit $$status
 
 .PHONY: coverage
 coverage: venv ## the quick suite with branch coverage; pages in build/coverage

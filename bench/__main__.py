@@ -1,5 +1,5 @@
 """python -m bench [SCENARIO ...] [--store NAME ...] [--target URL ...] [--peer NAME ...] [--quick]
-                [--pairs N] [--out DIRECTORY] [--import MODULE ...] [--list]
+                [--pairs N] [--out DIRECTORY] [--import MODULE ...] [--list] [--page]
 
 A full run prints a table of ratios and writes results/*.json, results/*.svg and RESULTS.md into
 DIRECTORY (default: bench/). A quick run shows that every scenario works; its figures mean nothing,
@@ -60,11 +60,15 @@ def main(arguments: list[str]) -> int:
         help="import it first: it makes the target's scheme known",
     )
     add("--list", action="store_true", help="the scenarios")
+    add("--page", action="store_true", help="measure nothing: RESULTS.md anew, of what is stored")
     said = parser.parse_args(arguments)
     unknown = [name for name in said.scenario if name not in SCENARIOS]
     if said.list or unknown:
         print("\n".join([f"no scenario {name!r}; there are:" for name in unknown] + [*SCENARIOS]))
         return 2 if unknown else 0
+    if said.page:
+        _write_page(said.out or HERE)
+        return 0
     pairs = said.pairs or (2 if said.quick else 7)
     if pairs < 1:
         parser.error("--pairs: at least one")
@@ -98,9 +102,14 @@ def main(arguments: list[str]) -> int:
         print(report.summary(everything))
         print(f"{time.monotonic() - began:.0f} s")
         if out is not None:
-            titles = [store.title(name) for store in STORES.values() for name in SCENARIOS]
-            (out / "RESULTS.md").write_text(report.page(report.load(out, titles)))
+            _write_page(out)
         return 1 if failed else 0
+
+
+def _write_page(out: Path) -> None:
+    titles = [store.title(name) for store in STORES.values() for name in SCENARIOS]
+    page = report.page(report.load(out, titles), report.load_soaks(out))
+    (out / "RESULTS.md").write_text(page)
 
 
 def _measure(plan: Plan, name: str, out: Path | None, arguments: str) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ class Reading(NamedTuple):
     scripts: int
     commands: int  # those inside scripts as well
     connections: int
+    sent: int = 0  # bytes of answers
 
 
 class Used(NamedTuple):
@@ -38,6 +39,7 @@ class Used(NamedTuple):
     seconds: float
     requests: int
     commands: int
+    sent: int
 
 
 def between(before: Reading, after: Reading) -> Used:
@@ -45,6 +47,7 @@ def between(before: Reading, after: Reading) -> Used:
         (after.moment - before.moment) / 1e9,
         max(after.reads - before.reads, after.scripts - before.scripts),
         after.commands - before.commands,
+        after.sent - before.sent,
     )
 
 
@@ -88,7 +91,8 @@ class Packets(Meter):
         now = time.monotonic_ns()
         self._asked += 1
         requests = int(said["zk_packets_received"]) - self._asked
-        return Reading(now, requests, 0, requests, int(said["zk_num_alive_connections"]) - 1)
+        connections = int(said["zk_num_alive_connections"]) - 1
+        return Reading(now, requests, 0, requests, connections, int(said["zk_response_bytes"]))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -110,4 +114,5 @@ def reading(text: str, moment: int, *, reads: int, commands: int, connections: i
         sum(int(found.group(1)) for line in calls if (found := re.match(r"calls=(\d+)", line))),
         int(said["total_commands_processed"]) - commands,
         int(said["connected_clients"]) - connections,
+        int(said["total_net_output_bytes"]),
     )

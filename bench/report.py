@@ -100,6 +100,12 @@ def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
+def load_soaks(directory: Path) -> list[dict[str, Any]]:
+    """The last of each backend, as `make soak` left it."""
+    paths = sorted((directory / "results").glob("soak-*.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
 # -- text ------------------------------------------------------------------------------------------
 
 
@@ -155,7 +161,7 @@ def summary(cases: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def page(runs: Sequence[dict[str, Any]]) -> str:
+def page(runs: Sequence[dict[str, Any]], soaks: Sequence[dict[str, Any]] = ()) -> str:
     lines = [
         "# Results",
         "",
@@ -165,6 +171,8 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
     ]
     for run in runs:
         lines += ["", *_section(run)]
+    if soaks:
+        lines += ["", *_soaked(soaks)]
     return "\n".join(lines) + "\n"
 
 
@@ -205,6 +213,43 @@ def _section(run: dict[str, Any]) -> Iterator[str]:
         for label, figures in case["figures"].items():
             cells = [number(figures.get(name)) for name in names]
             yield f"| {_where(case)} | {label} | {' | '.join(cells)} |"
+
+
+NOT_FAULTS = {
+    "seed", "seconds", "holds", "losses seen", "writes", "refused stale writes", "gave up",
+    "unavailable", "rate_below", "of them alive",
+}  # fmt: skip
+"""Numbers of a soak that count something else."""
+
+
+def _soaked(soaks: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "## soaks"
+    yield ""
+    yield "Holds under random faults of clients, network and server: `make soak BACKEND=redis`. A"
+    yield "violation is two who believed to hold at once, a token that did not grow, a stale write"
+    yield "that was accepted, somebody who was not served in time, or anything left behind."
+    names = ["backend", "holds", "violations", "rate below (95 %)", "faults", "losses seen",
+             "stale writes refused", "longest unserved ms", "seconds", "when and how"]  # fmt: skip
+    yield from ("", f"| {' | '.join(names)} |", f"{'| --- ' * len(names)}|")
+    for soak in soaks:
+        faults = {
+            name: count for name, count in soak.items()
+            if isinstance(count, int) and name not in NOT_FAULTS and not name.endswith("now")
+        }  # fmt: skip
+        cells = [
+            f"{soak['backend']} ({soak['server']})" if "server" in soak else soak["backend"],
+            number(soak["holds"]),
+            number(len(soak["violations"])),
+            f"{soak['rate_below']:.1e}",
+            f"{sum(faults.values())}: "
+            + ", ".join(f"{count} {name}" for name, count in sorted(faults.items())),
+            number(soak["losses seen"]),
+            number(soak["refused stale writes"]),
+            number(soak["unserved_max_ms"]),
+            number(soak["seconds"]),
+            f"{soak['date']}, `{soak['command']}`, seed {soak['seed']}; {soak['machine']}",
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _where(case: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ class Store:
     floors: dict[str, str] = field(default_factory=dict)  # of hand-over, by kind of waiters
     without: tuple[str, ...] = ()  # scenarios that say nothing here
     served: bool = False  # by a process of its own, which has a core too
+    crowd: int = 10_000  # tasks that wait for one lock
 
     def title(self, scenario: str) -> str:
         """What its results are called."""
@@ -50,6 +51,7 @@ ZOOKEEPER = Store(
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
     without=("crash",),  # everybody waits for the session's end
     served=True,
+    crowd=1_000,  # each lists the whole line
 )
 
 STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}

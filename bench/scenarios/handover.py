@@ -104,6 +104,7 @@ def goals(target: Entrant, kind: str, waiters: int) -> Iterator[Goal]:
         yield Goal(target.label, "store requests per change", at_most=2.5)
         yield Goal(target.label, "jain", at_least=0.99)
     elif target.scheme == "zk":
+        yield Goal(target.label, "store requests per change", at_most=6)  # however many wait
         if kind != TASKS:
             yield Goal(target.label, "hand-over p50", at_most=1.3, against="bare recipe")
     elif kind == PROCESSES and waiters == GOAL:
@@ -165,4 +166,5 @@ def asked(turns: list[Turn], before: Reading, after: Reading) -> Figures:
         "store requests per change": used.requests / number if number else math.nan,
         "store commands per change": used.commands / number if number else math.nan,
         "store requests per s": used.requests / used.seconds,
+        "store bytes per change": used.sent / number if number else math.nan,
     }

@@ -8,13 +8,12 @@ deployment runs them.
 from __future__ import annotations
 
 import itertools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from holdfast.testing.conformance import NotApplicable
 from tests.conformance.redis import RedisStrategy
 from tests.servers import RedisCluster, RedisSentinel, RedisServer
+from tests.servers.home import Home
 from tests.servers.tls import Certificates, tls_server
 
 __all__ = ["ClusterStrategy", "SentinelStrategy", "TlsStrategy", "UnixStrategy"]
@@ -58,14 +57,14 @@ class TlsStrategy(_Direct):
     name = "redis-tls"
 
     def start_server(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.certificates = Certificates(Path(self._folder.name))
+        self._home = Home(self.name)
+        self.certificates = Certificates(self._home.path)
         self.server, self._port = tls_server(self.certificates)
         self.server.start()
 
     def stop_server(self) -> None:
         super().stop_server()
-        self._folder.cleanup()
+        self._home.close()
 
     def url(self) -> str:
         files = self.certificates
@@ -84,13 +83,13 @@ class UnixStrategy(_Direct):
 
     def start_server(self) -> None:
         # A path of a socket has 107 bytes at most: not in the server's own folder.
-        self._folder = tempfile.TemporaryDirectory()
-        self._path = Path(self._folder.name, "r.sock")
+        self._home = Home(self.name)
+        self._path = self._home.path / "r.sock"
         self.server = RedisServer(settings={"unixsocket": str(self._path)}).start()
 
     def stop_server(self) -> None:
         super().stop_server()
-        self._folder.cleanup()
+        self._home.close()
 
     def url(self) -> str:
         return f"redis+unix://{self._path}?{self.fresh()}"

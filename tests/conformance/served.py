@@ -8,13 +8,11 @@ milliseconds, no cells, and no hooks: a strategy may be as small as this.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any, cast
 
 import holdfast
@@ -25,6 +23,7 @@ from holdfast.errors import Unavailable
 from holdfast.ports import clock
 from holdfast.testing.conformance import Strategy
 from holdfast.types import Claim, LockInfo
+from tests.servers.home import Home
 
 LOOK = 0.01
 
@@ -34,8 +33,8 @@ class Server:
 
     def __init__(self) -> None:
         self.store = Store(clock.now, time.time)
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = str(Path(self.folder.name, "s"))
+        self._home = Home("served")
+        self.path = str(self._home.path / "s")
         self._listener = Listener(self.path, "AF_UNIX", backlog=64)
         self._open = True
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -71,7 +70,7 @@ class Server:
         Client(self.path).close()
         self._accepting.join()
         self._listener.close()
-        self.folder.cleanup()
+        self._home.close()
 
 
 class RemoteStore:

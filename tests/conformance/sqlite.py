@@ -13,7 +13,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -29,6 +28,7 @@ from holdfast.core.port import Port
 from holdfast.ports import clock
 from holdfast.testing.conformance import NotApplicable, Strategy
 from tests.conformance.network import BrokenLink, Network, NetworkStrategy
+from tests.servers.home import Home
 
 _numbers = itertools.count()
 
@@ -40,10 +40,11 @@ class _Files:
     path: Path
 
     def start_server(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+        self._home = Home("sqlite")
+        self.folder = self._home.path
 
     def stop_server(self) -> None:
-        shutil.rmtree(self.folder)
+        self._home.close()
 
     def fresh(self) -> Path:
         self.path = self.folder / f"{next(_numbers)}.db"

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Unavailable
 from holdfast.testing import FaultProxy
-from tests.faults.zookeeper import LONG, kazoo, nodes, until
+from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, until
 from tests.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.servers.home import HOST
 
@@ -154,6 +154,30 @@ def test_a_follower_is_cut_off_from_its_leader(
         faults.close()
         with locks.lock("x", timeout=2 * LONG) as again:
             assert again.fence > lease.fence
+
+
+@pytest.mark.req("R50", "ZooKeeper follower cut off")
+def test_a_follower_that_lags_behind_does_not_tell_old_cells(
+    severable: Severable, base: str
+) -> None:
+    """Whoever reads a cell after somebody has written it sees that, or nothing at all."""
+    leader = severable.wait_leader()
+    follower = next(node for node in severable.nodes if node is not leader)
+    way = severable.ways[severable.nodes.index(follower), severable.nodes.index(leader)]
+    with (
+        Raw(f"zk://{HOST}:{leader.port}{base}") as here,
+        Raw(f"zk://{HOST}:{follower.port}{base}") as there,
+        contextlib.ExitStack() as faults,
+    ):
+        old = here.write("x", b"old")
+        assert there.read("x", LONG) == old
+        faults.callback(way.heal)
+        way.hold("both")
+        new = here.write("x", b"new")
+        with pytest.raises(Unavailable):
+            there.read("x", 1.0)
+        faults.close()
+        assert there.read("x", 2 * LONG) == new
 
 
 @pytest.mark.req("R50", "R7")

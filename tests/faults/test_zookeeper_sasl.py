@@ -10,10 +10,14 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastError, Misconfigured
+from holdfast.testing import FaultProxy
+from tests.faults.zookeeper import sessions, until
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
 
 pytestmark = pytest.mark.servers
+
+SASL = (102).to_bytes(4, "big")
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +58,25 @@ def test_a_wrong_password(address: str) -> None:
         assert time.monotonic() - begun < 4
         assert "credentials" in str(refused.value)
         assert "n0t-it" not in str(refused.value)
+
+
+@pytest.mark.req("R50", "R21")
+def test_a_connection_that_ends_in_the_middle_of_the_password(address: str) -> None:
+    """kazoo takes that for a wrong password, which it was not a moment ago."""
+    host, _, port = address.partition(":")
+    with (
+        FaultProxy((host, int(port)), framing="zookeeper") as proxy,
+        holdfast.connect(
+            f"zk://alice:s3cret-a@{HOST}:{proxy.port}/sasl?auth=sasl", request_timeout=10
+        ) as locks,
+        locks.lock("x", timeout=10) as lease,
+    ):
+        (session,) = sessions(locks)
+        for _ in range(3):
+            fault = proxy.reset_on_reply(to=lambda frame: frame[8:12] == SASL)
+            proxy.reset()
+            until(lambda: not session.wire.up, "the connection is lost")
+            assert lease.renew() > 0
+            fault.undo()
+            assert sessions(locks) == [session]
+        assert lease.held

@@ -68,8 +68,12 @@ class Verdict:
     reason: str = ""
 
 
+def _number(patch: Path) -> int:
+    return int(patch.name.partition("-")[0])
+
+
 def mutants() -> list[Mutant]:
-    return [Mutant.read(path) for path in sorted(PATCHES.glob("[0-9][0-9]-*.patch"))]
+    return [Mutant.read(path) for path in sorted(PATCHES.glob("[0-9]*-*.patch"), key=_number)]
 
 
 def run(chosen: Sequence[Mutant], jobs: int) -> int:

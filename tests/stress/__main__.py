@@ -3,6 +3,7 @@
     python -m tests.stress                          sqlite, in a folder of its own
     python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
     python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
+    python -m tests.stress zookeeper                the same with ZooKeeper
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
 made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
@@ -14,14 +15,18 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from bench.report import conditions
 
 import holdfast
 from tests.stress.actor import LONGEST
@@ -30,15 +35,22 @@ from tests.stress.crew import Crew, Run
 from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
+from tests.stress.redis import RedisStore
 from tests.stress.resource import writes
-from tests.stress.store import RedisStore
+from tests.stress.store import Store
+from tests.stress.zookeeper import ZooKeeperStore
 
 LAST = 10.0
 """Of the seconds allowed, what finishing and checking may take."""
 MOMENT = 2.0
 """Until the next one is served, when a holder is done or its death was seen: this machine may be
 busy. Where only the end of a lease frees what the dead hold, that long after a lease."""
+FREED_AFTER = {"process": 0.0, "session": 1.5 * LONGEST + 0.5}
+"""Seconds after its death; a session lasts half as long again as the lease, and ends at a tick."""
 SHOWN = 20
+STORES: dict[str, Callable[[int, float], Store]] = {
+    kind.name: kind for kind in (RedisStore, ZooKeeperStore)
+}
 
 
 @dataclass
@@ -127,7 +139,7 @@ def stress(
     alone: bool,
     wanted: int,
     seconds: float,
-    store: RedisStore | None = None,
+    store: Store | None = None,
     soak: bool = False,
 ) -> Result:
     """`soak`: for all the time, though all holds were made."""
@@ -159,8 +171,8 @@ def stress(
         left += store.leftovers(run.prefix, LONGEST + MOMENT)
         result.store = store.figures()
     with holdfast.connect(run.url) as locks:
-        sees_deaths = locks.capabilities.crash_release == "process"
-    judged(result, crew, MOMENT if sees_deaths else LONGEST + MOMENT)
+        freed = locks.capabilities.crash_release
+    judged(result, crew, MOMENT + FREED_AFTER.get(freed, LONGEST))
     result.violations += [Violation("left over", text) for text in left]
     result.seconds = now() - began
     return result
@@ -203,7 +215,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help="the store (default: sqlite, in a fresh folder); redis: a server that suffers as well",
+        help="the store (default: sqlite, in a fresh folder); redis, zookeeper: a server of this "
+        "run's own, which suffers as well",
     )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)
@@ -214,17 +227,18 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a new folder for the records, which stays")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="write the figures there, as JSON")
+    parser.add_argument("--record", type=Path, help="keep them there as soak-BACKEND.json")
     parser.add_argument("--soak", action="store_true", help="use all the time, whatever was made")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
     folder.mkdir(exist_ok=True)
-    store: RedisStore | None = None
+    store: Store | None = None
     try:
         url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
-        if url == RedisStore.name:
-            store = RedisStore(seed, 4 * asked.calm)
+        if url in STORES:
+            store = STORES[url](seed, 4 * asked.calm)
             url = store.url
         with holdfast.connect(url) as locks:
             if not locks.capabilities.cross_process:
@@ -238,9 +252,13 @@ def main() -> int:
             store.close()
         if not asked.keep:
             shutil.rmtree(folder)
-    document = json.dumps(result.document(), indent=2)
+    said = {"backend": url.partition(":")[0] if store is None else store.name}
+    command = shlex.join(["python", "-m", "tests.stress", *sys.argv[1:]])
+    document = json.dumps({**said, **conditions(command), **result.document()}, indent=2)
     if asked.out:
         asked.out.write_text(document + "\n")
+    if asked.record:
+        (asked.record / f"soak-{said['backend']}.json").write_text(document + "\n")
     print(document if asked.json else result.text())
     return result.status
 

@@ -1,6 +1,6 @@
 """One turn of an actor: ask, acquire, hold, release; in a thread, and the same in a task.
 
-Contract: True if it got what it asked for. An unreachable store is written down and no error: a
+Contract: True if it got what it asked for, None if the store was away: that is no error, because a
 process that was stopped inside it keeps the others out. With `keep` the lease is not given back,
 and what keeps it alive is left there.
 Partner: `actor.py`, which has all that needs no waiting.
@@ -21,13 +21,13 @@ __all__ = ["Kept", "task_turn", "turn"]
 Kept = list[tuple[object, Iterator[float]]]
 
 
-def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = None) -> bool:
+def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = None) -> bool | None:
     number = actor.asks(plan)
     try:
         lease = actor.lock(locks, plan).acquire(timeout=plan.timeout)
     except holdfast.Unavailable:
         actor.gave_up(number, unanswered=True)
-        return False
+        return None
     if lease is None:
         actor.gave_up(number)
         return False
@@ -46,13 +46,15 @@ def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = No
     return True
 
 
-async def task_turn(actor: Actor, locks: aio.Locks, plan: Plan, keep: Kept | None = None) -> bool:
+async def task_turn(
+    actor: Actor, locks: aio.Locks, plan: Plan, keep: Kept | None = None
+) -> bool | None:
     number = actor.asks(plan)
     try:
         lease = await _acquire(actor.task_lock(locks, plan), plan)
     except holdfast.Unavailable:
         actor.gave_up(number, unanswered=True)
-        return False
+        return None
     if lease is None:
         actor.gave_up(number)
         return False

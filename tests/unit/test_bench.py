@@ -427,3 +427,20 @@ def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> Non
     assert page.index("## two") < page.index("## one")
     assert "python -m bench two" in page
     assert "us 1" in page
+
+
+def test_the_page_shows_the_last_soak_of_each_backend(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    soak = {
+        "backend": "redis", **report.conditions("python -m tests.stress redis"), "seed": 7,
+        "seconds": 60.5, "resets": 3, "kills": 4, "holds": 3000, "losses seen": 2, "writes": 5,
+        "refused stale writes": 1, "gave up": 0, "unavailable": 0, "server": "redis-server 7",
+        "connections now": 2, "unserved_max_ms": 12.5, "rate_below": 0.001, "violations": [],
+    }  # fmt: skip
+    for name in ("redis", "zookeeper"):
+        path = tmp_path / "results" / f"soak-{name}.json"
+        path.write_text(json.dumps({**soak, "backend": name}))
+    page = report.page([], report.load_soaks(tmp_path))
+    rows = [line for line in page.splitlines() if "3000" in line]
+    assert [row.split()[1] for row in rows] == ["redis", "zookeeper"]
+    assert all("7: 4 kills, 3 resets |" in row and "| 0 | 1.0e-03 |" in row for row in rows)

@@ -218,6 +218,7 @@ def test_an_acquire_that_fails_before_the_end_is_no_figure(gives_up: bool) -> No
 
 INFO = (
     "# Stats\r\ntotal_commands_processed:100\r\ntotal_reads_processed:60\r\n"
+    "total_net_output_bytes:1234\r\n"
     "# Clients\r\nconnected_clients:4\r\n"
     "# Commandstats\r\ncmdstat_evalsha:calls=20,usec=5,rejected_calls=0\r\n"
     "cmdstat_eval:calls=3,usec=5\r\ncmdstat_get:calls=70,usec=1\r\n"
@@ -226,13 +227,13 @@ INFO = (
 
 def test_a_reading_leaves_the_meter_out() -> None:
     found = reading(INFO, 7, reads=2, commands=1, connections=1)
-    assert found == Reading(7, reads=58, scripts=23, commands=99, connections=3)
+    assert found == Reading(7, reads=58, scripts=23, commands=99, connections=3, sent=1234)
 
 
 def test_a_batch_of_scripts_is_as_many_requests() -> None:
     start = Reading(0, 10, 0, 0, 1)
-    assert between(start, Reading(2 * 10**9, 30, 5, 60, 1)) == (2.0, 20, 60)
-    assert between(start, Reading(10**9, 11, 50, 200, 1)) == (1.0, 50, 200)
+    assert between(start, Reading(2 * 10**9, 30, 5, 60, 1)) == (2.0, 20, 60, 0)
+    assert between(start, Reading(10**9, 11, 50, 200, 1, 7)) == (1.0, 50, 200, 7)
 
 
 def test_requests_are_counted_for_the_changes_between_the_readings() -> None:
@@ -259,7 +260,9 @@ def test_the_floor_is_two_requests_and_four_commands(tmp_path: Path, servers: Se
         used = between(Reading(*first), Reading(*second))
         assert used.requests == 2 * len(taken)
         assert used.commands == 4 * len(taken)  # SET; EVALSHA, which does GET and DEL
-        assert second[-1] == 1  # the connection of the floor, not that of the meter
+        assert (
+            Reading(*second).connections == 1
+        )  # the connection of the floor, not that of the meter
 
 
 @pytest.mark.servers

@@ -588,3 +588,30 @@ def test_callbacks_that_exit_or_block_do_not_stop_the_others(locks: holdfast.Loc
     until(lambda: len(called) == 20)
     gate.set()
     assert all(leases)
+
+
+@pytest.mark.req("R21", "B2")
+@pytest.mark.parametrize("news", ["lost", "uncertain"])
+def test_what_is_said_of_a_grant_on_its_way_is_heard(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    """A session that ends between the grant and the keeper: nobody holds yet who could be told."""
+    backend, keeper = locks._current.backend, locks._current.keeper
+    attempt = backend.attempt
+
+    async def granted(claim: Claim, queue: bool, deadline: float) -> Any:
+        answer = await attempt(claim, queue, deadline)
+        if news == "lost":
+            keeper.lost(claim.owner, "the session ended")
+        keeper.certain_until(claim.owner, 0.0)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "attempt", granted)
+        lease = locks.lock("x").acquire()
+    assert lease
+    assert not lease.held
+    assert lease.lost.is_set() is (news == "lost")
+    assert lease.uncertain is (news == "uncertain")
+    assert lease.release() is (news != "lost")
+    assert not keeper._early

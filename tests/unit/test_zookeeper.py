@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import Misconfigured, Mode
 from holdfast.backends.url import parse
-from holdfast.backends.zookeeper import ZooKeeperBackend
+from holdfast.backends.zookeeper import ZooKeeperBackend, requests
 from holdfast.backends.zookeeper.naming import (
     CELLS,
     Contender,
@@ -20,6 +23,7 @@ from holdfast.backends.zookeeper.naming import (
     granted,
     in_order,
     prefix_of,
+    standing,
 )
 from holdfast.backends.zookeeper.pool import Pool
 from holdfast.types import Claim
@@ -127,6 +131,62 @@ def test_no_wake_up_is_lost(line: list[Contender], leavers: set[int]) -> None:
         if watched and not any(line.index(one) in leavers for one in watched):
             left = [one for n, one in enumerate(line) if n not in leavers or one is claim]
             assert blockers(left, left.index(claim))
+
+
+@pytest.mark.req("R10", "B5", "R8")
+@given(
+    st.lists(st.sampled_from(["__lock__", "__rlock__", "__permits_1_of_2__lock__", "-lock-", "x"])),
+    st.integers(-3, 3) | st.integers(1999999990, 1999999999) | st.integers(2147483640, 2147483647),
+    st.randoms(use_true_random=False),
+)
+@example(["__lock__", "__lock__"], -2, random.Random(1))
+@example(["__lock__", "__lock__"], -1, random.Random(1))
+@example(["__lock__", "__lock__"], 1999999999, random.Random(1))
+def test_a_standing_is_what_the_whole_line_says(kinds: list[str], start: int, chance: Any) -> None:
+    """Also in a line that is not taken apart, and where the sequence wraps."""
+    wrapped = [(start + n + (1 << 31)) % (1 << 32) - (1 << 31) for n in range(len(kinds))]
+    # (Of a stranger's name nobody knows whether its last dash is a sign.)
+    nodes = [
+        f"{n:032x}{kind}{wrapped[n]:010d}"
+        for n, kind in enumerate(kinds)
+        if wrapped[n] >= 0 or kind.endswith("lock__")
+    ]
+    for some in (nodes, [node for node in nodes if "__lock__" in node and "permits" not in node]):
+        shuffled = chance.sample(some, len(some))
+        line = in_order(some)
+        for index, claim in enumerate(line):
+            where = standing(shuffled, claim.node)
+            assert where is not None
+            assert where.ahead == index
+            assert [*where.blocking] == [one.node for one in blockers(line, index)]
+            assert where.first == line[0].node
+        assert standing(shuffled, f"{99:032x}__lock__0000000000") is None
+
+
+@pytest.mark.req("R50")
+@given(st.lists(st.text(), max_size=5) | st.lists(st.text(min_size=3, max_size=3), max_size=9))
+def test_lists_are_read_as_they_were_written(texts: list[str]) -> None:
+    def packed(text: str) -> bytes:
+        raw = text.encode("utf-8", "replace")
+        return len(raw).to_bytes(4, "big") + raw
+
+    said = b"header" + len(texts).to_bytes(4, "big") + b"".join(map(packed, texts))
+    sure = [text.encode("utf-8", "replace").decode() for text in texts]
+    assert requests.get_children("/x").deserialize(said, 6) == sure
+
+
+@pytest.mark.req("R9", "B5")
+def test_no_wake_up_is_lost_in_any_short_line() -> None:
+    """All lines of up to five, and whoever leaves: what chance may not come upon."""
+    kinds = [(Mode.EXCLUSIVE, 1), (Mode.SHARED, 1), (Mode.PERMITS, 1), (Mode.PERMITS, 2)]
+    for length in range(2, 6):
+        for claims in itertools.product(kinds, repeat=length):
+            line = [Contender(f"{n:032x}", n, *claim, 2) for n, claim in enumerate(claims)]
+            watched = blockers(line, length - 1)
+            for leaver in line[:-1]:
+                if watched and leaver not in watched:
+                    left = [one for one in line if one is not leaver]
+                    assert blockers(left, length - 2)
 
 
 @pytest.mark.req("R50", "R6")

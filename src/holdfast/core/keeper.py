@@ -49,6 +49,7 @@ class Keeper:
         self._claims: dict[str, Claim] = {}  # all that the store may have something of
         self._holds: dict[str, Hold] = {}
         self._fresh: dict[str, Hold] = {}  # held, and not yet on the agenda
+        self._early: dict[str, str | float] = {}  # what a backend said of a grant on its way to us
         self._agenda = Agenda()
         self._ready: deque[Hold] = deque()  # to be renewed as soon as possible
         self._owed: dict[str, Claim] = {}
@@ -74,6 +75,7 @@ class Keeper:
         """The store is known to have nothing of this claim any more."""
         self._claims.pop(claim.owner, None)
         self._owed.pop(claim.owner, None)
+        self._early.pop(claim.owner, None)
 
     def add(self, hold: Hold, now: float) -> None:
         """Keep this hold from now on. Before acquire returns, so no lease is ever unattended."""
@@ -84,6 +86,8 @@ class Keeper:
         # should have looked long ago has died: start it again.
         if hold.due < self._looks_at or self._looks_at < now - 2 * TICK:
             self.rouse()
+        if self._early and (news := self._early.pop(owner, None)) is not None:
+            self._heed(owner, news)
 
     def end(self, hold: Hold, reason: str) -> bool:
         """End this hold; False if somebody else did before. The caller announces and cleans up."""
@@ -162,14 +166,24 @@ class Keeper:
     # -- what a backend learns by itself (core.backend.Signals) -----------------------------------
 
     def lost(self, owner: str, reason: str) -> None:
-        hold = self._holds.get(owner)
-        if hold is not None:
-            self.lose(hold, reason, gone=True)
+        self._heed(owner, reason)
 
     def certain_until(self, owner: str, moment: float) -> None:
+        self._heed(owner, moment)
+
+    def _heed(self, owner: str, news: str | float) -> None:
         hold = self._holds.get(owner)
-        if hold is not None:
-            hold.certain_until = moment
+        if hold is None and owner in self._claims:
+            # The grant may be on its way to `add`, which writes down the hold and then looks here.
+            if not isinstance(self._early.get(owner), str):
+                self._early[owner] = news
+            hold = self._holds.get(owner)
+        if hold is None:
+            return
+        if isinstance(news, str):
+            self.lose(hold, news, gone=True)
+        else:
+            hold.certain_until = news
 
     # -- the loop ---------------------------------------------------------------------------------
 

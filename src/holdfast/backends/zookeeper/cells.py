@@ -42,7 +42,8 @@ ANCHOR = 60.0
 
 
 class _Seen(NamedTuple):
-    """A cell as it was read. `epoch` is the folder's version, `version` the node's, -1 for none."""
+    """A cell as it was read. `epoch` is the folder's version, `version` the node's, -1 for none (or
+    for a folder that was not looked at: then any will do)."""
 
     cell: Cell | None
     fence: int | None
@@ -64,16 +65,16 @@ class Cells(Ground):
     async def _server_now(self, session: Session, deadline: float) -> float | Unknown:
         anchor, now = self._anchor, self._port.now()
         if anchor is None or now - anchor[1] > ANCHOR:
-            path = f"{self._base}/{CELLS}/%clock-"
-            node = requests.create(path, b"", self._place.acl, requests.EPHEMERAL_SEQUENTIAL)
-            (made,) = session.ask(node)
-            if not await self._answered(made, deadline):
+            path = f"{self._base}/{CELLS}/%clock-{session.id:x}"
+            made, deleted = session.ask(  # back to back: whatever is lost, none is left
+                requests.create(path, b"", self._place.acl, requests.EPHEMERAL),
+                requests.delete(path),
+            )
+            if not await self._answered(deleted, deadline):
                 return SILENT
             if made.error is not None:
                 return CUT
-            path, stat = made.value
-            session.wire.send((requests.delete(path), Reply()))
-            self._noted(stat.ctime, now)
+            self._noted(made.value[1].ctime, now)
             anchor = self._anchor
             assert anchor is not None
         return anchor[0] + self._port.now() - anchor[1]
@@ -83,18 +84,20 @@ class Cells(Ground):
     ) -> _Seen | Unknown:
         """The cell; with a record, which is nudged by the next change."""
         path = self._cell_path(name)
-        watcher = session.wire.watched if record is not None else None
-        asked = [requests.exists(f"{self._base}/{CELLS}"), requests.get_data(path)]
-        if record is not None:
+        # After a sync, or a server that lags behind would tell what was true before: somebody who
+        # has just taken a lock reads here what its last holder wrote.
+        if record is not None:  # who waits does not write, and needs no epoch
             session.watch(record, (path,))
-            asked.insert(1, requests.exists(path, watcher))
-        replies = session.ask(*asked)
-        folder, got = replies[0], replies[-1]
+            second = requests.exists(path, session.wire.watched)
+        else:
+            second = requests.exists(f"{self._base}/{CELLS}")
+        synced, stated, got = session.ask(requests.sync(), second, requests.get_data(path))
         if not await self._answered(got, deadline):
             return SILENT
-        if folder.error is not None or isinstance(got.error, UNANSWERED):
+        if synced.error or stated.error or isinstance(got.error, UNANSWERED):
             return CUT
-        epoch = -1 if folder.value is None else folder.value.version
+        known_folder = record is None and stated.value is not None
+        epoch = stated.value.version if known_folder else -1
         if isinstance(got.error, NoNode):
             return _Seen(None, None, epoch, -1)
         if got.error is not None:

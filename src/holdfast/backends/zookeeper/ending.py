@@ -78,12 +78,14 @@ class Ending(Ground):
                 return SILENT
             path = record.path
             if path is None:
-                _, listed = session.ask(
+                synced, listed = session.ask(
                     requests.sync(record.parent), requests.get_children(record.parent)
                 )
                 if not await self._answered(listed, deadline):
                     return SILENT
-                if isinstance(listed.error, UNANSWERED):
+                if synced.error is not None or isinstance(listed.error, UNANSWERED):
+                    if self._port.now() >= deadline:
+                        return SILENT
                     await self._port.sleep(LITTLE)
                     continue
                 nodes: list[str] = [] if listed.error is not None else listed.value

@@ -76,6 +76,10 @@ class Ground(ABC):
     async def _expire(self, record: Record, deadline: float) -> bool:
         """The sitter's: its time ran out and nobody renewed it (`ending.py`)."""
 
+    @abstractmethod
+    async def _remove(self, record: Record, deadline: float) -> bool | Unknown:
+        """Delete the node of a claim that was withdrawn (`ending.py`)."""
+
     async def _some_session(self, deadline: float) -> Session:
         return self._pool.any() or await self._pool.session(TTL_OF_A_LOOK, deadline)
 

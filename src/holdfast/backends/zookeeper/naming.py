@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -25,6 +26,7 @@ from holdfast.types import Claim, Mode
 __all__ = [
     "CELLS",
     "Contender",
+    "Standing",
     "blockers",
     "decoded",
     "encoded",
@@ -32,6 +34,7 @@ __all__ = [
     "guid_of",
     "in_order",
     "prefix_of",
+    "standing",
 ]
 
 CELLS = "%cells"
@@ -138,6 +141,37 @@ def blockers(line: Sequence[Contender], index: int) -> list[Contender]:
             near.append(ahead)
             room -= ahead.permits
     return near if room < 0 else []
+
+
+class Standing(NamedTuple):
+    """Where a claim stands: how many are ahead, whom it must watch (nobody: it is granted), and
+    who is first; by their nodes."""
+
+    ahead: int
+    blocking: Sequence[str]
+    first: str
+
+
+def standing(nodes: Sequence[str], node: str) -> Standing | None:
+    """None: it is not among them. Every hand-over asks this once or twice of the whole line, so a
+    line of exclusive claims, which most are, is not taken apart."""
+    if set(map(_KIND, nodes)) == {"__lock__"} and set(map(len, nodes)) == {50}:
+        mine = node[40:]
+        if "0" <= mine < "2" and node in nodes:  # neither below zero nor about to wrap
+            ahead = [other for other in nodes if other[40:] < mine]
+            if not ahead:
+                return Standing(0, (), node)
+            nearest, first = max(ahead, key=_NUMBER), min(ahead, key=_NUMBER)
+            if first[40].isdecimal():  # and not a sign
+                return Standing(len(ahead), (nearest,), first)
+    line = in_order(nodes)
+    index = next((n for n, claim in enumerate(line) if claim.node == node), None)
+    if index is None:
+        return None
+    return Standing(index, [claim.node for claim in blockers(line, index)], line[0].node)
+
+
+_KIND, _NUMBER = itemgetter(slice(32, 40)), itemgetter(slice(40, None))
 
 
 def granted(line: Sequence[Contender]) -> list[bool]:

@@ -13,6 +13,7 @@ Partner: `session.py`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -36,6 +37,9 @@ IDLE = 60.0
 
 SILENCE = 1.0
 """Seconds without an answer, at least, after which a connection is given up for another."""
+
+PATIENCE = 0.5
+"""Seconds that the sitter waits for a node to be deleted before it looks after the others."""
 
 FAREWELL = 1.0
 """Seconds that closing waits for the servers to confirm the end of the sessions."""
@@ -130,6 +134,10 @@ class Pool:
         if session not in self._ending:
             self._ending.append(session)
 
+    def _forget(self, session: Session) -> None:
+        with contextlib.suppress(ValueError):  # another thread was faster
+            self._ending.remove(session)
+
     # -- the sitter -------------------------------------------------------------------------------
 
     def expect(self, moment: float) -> None:
@@ -145,13 +153,10 @@ class Pool:
         with self._port.mutex():
             if self._task is None or not self._task.alive:
                 try:
-                    self._task = self._port.task(self._sit, self._no_farewell, "holdfast-sitter")
+                    self._task = self._port.task(self._sit, self._farewell, "holdfast-sitter")
                     self._task.start()
                 except RuntimeError:  # the interpreter is exiting
                     log.warning("no sitter can be started: what runs out ends with its session")
-
-    async def _no_farewell(self) -> None:
-        """The keeper withdraws what there is."""
 
     async def _sit(self) -> None:
         try:
@@ -178,15 +183,12 @@ class Pool:
         over: list[Record] = []
         for session in [*self._current.values(), *self._ending]:
             due = min(due, self._look_at(session, now, over))
-        failed = 0
         for record in over:
-            if not await self._expire(record, self._port.now() + 1.0):
-                failed += 1
-                if failed == 3:
-                    break
-        self._failures = self._failures + 1 if failed else 0
-        if failed:
-            due = min(due, now + pause(self._failures, self._port.random(), math.inf))
+            # Other sessions need us too: one that does not answer is enough for a round.
+            if not await self._expire(record, self._port.now() + PATIENCE):
+                self._failures += 1
+                return min(due, now + pause(self._failures, self._port.random(), math.inf))
+        self._failures = 0
         return due
 
     def _look_at(self, session: Session, now: float, over: list[Record]) -> float:
@@ -194,21 +196,22 @@ class Pool:
         if not session.usable:
             self._retire(session)
             if session.gone and not records:
-                self._ending.remove(session)
+                self._forget(session)
                 return math.inf
             if not session.over and now >= session.condemned_at + 2 * session.timeout:
                 session.wire.quit()  # the server has ended it by itself, or will when we are silent
             over += [r for r in records if not r.attended and (session.gone or now >= r.term)]
             return now + 1.0
+        due = self._impatient(session, now)
         if not records:
             if now < session.idle_since + IDLE:
-                return session.idle_since + IDLE
+                return min(due, session.idle_since + IDLE)
             if not session.records:
                 session.condemn("nobody used it")
                 self._retire(session)
             return now + 1.0
         session.idle_since = now
-        due = min(now + IDLE, self._impatient(session, now))
+        due = min(due, now + IDLE)
         held = [record for record in records if record.held]
         if held:
             longer = any(session.certain_until(record) < math.inf for record in held)
@@ -267,17 +270,28 @@ class Pool:
     async def close(self) -> None:
         self.closed = True
         self._wake.set()
-        sessions = [*self._current.values(), *self._ending]
-        self._current.clear()
-        self._ending.clear()
-        for session in sessions:
-            session.condemned = True
-            session.wire.leave()
-            for record in list(session.records.values()):
-                record.nudge()
         deadline = self._port.now() + FAREWELL
-        for session in sessions:
-            await session.ended_event.wait(deadline)
-            session.wire.quit()
+        await self._end_all("its client was closed", deadline)
         if self._task is not None:
             await self._task.join(deadline)
+
+    async def _farewell(self) -> None:
+        """The event loop ends, and nobody closed the client: a session would live on in its thread,
+        which knows nothing of the loop. (With the interpreter the threads end, too; what there is
+        of claims the keeper withdraws.)"""
+        if not self._port.asynchronous:
+            return
+        for _ in range(5):  # tasks cancelled together with us, and the keeper, go first
+            await self._port.sleep(0)
+        await self._end_all("its event loop has ended", self._port.now() + FAREWELL)
+
+    async def _end_all(self, reason: str, deadline: float) -> None:
+        for session in list(self._current.values()):
+            self._retire(session)
+        ending = list(self._ending)
+        for session in ending:
+            session.condemn(reason)
+        for session in ending:
+            await session.ended_event.wait(deadline)
+            session.wire.quit()
+            self._forget(session)  # not before: who was interrupted closes again

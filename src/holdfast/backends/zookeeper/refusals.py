@@ -40,6 +40,7 @@ UNANSWERED: tuple[type[Exception], ...] = (
     exceptions.SessionExpiredError,
     exceptions.SessionMovedError,
     exceptions.OperationTimeoutError,
+    exceptions.AuthFailedError,  # of a new connection, while they were under way on the old one
 )
 """After these nobody knows whether the request was executed."""
 

@@ -19,6 +19,10 @@ from holdfast.types import Grant, Lost, Renewed, Unknown
 __all__ = ["Renewal"]
 
 
+Asked = tuple[float, Reply, Reply]
+"""When, and what answers the sync and the list."""
+
+
 class Renewal(Ground):
     async def renew(
         self, grants: Sequence[Grant], deadline: float
@@ -26,7 +30,17 @@ class Renewal(Ground):
         """One sync and one list of all its nodes for each session, however many leases."""
         records = [self._records.get(grant.claim.owner) for grant in grants]
         sessions = {id(record.session): record.session for record in records if record is not None}
-        seen = {key: await self._listed(session, deadline) for key, session in sessions.items()}
+        # All are asked before any is waited for: one that is silent must not use up the others'
+        # time.
+        asked = {
+            key: self._ask(session)
+            for key, session in sessions.items()
+            if session.usable and session.wire.up
+        }
+        seen = {
+            key: await self._listed(session, asked.get(key), deadline)
+            for key, session in sessions.items()
+        }
         results: list[Renewed | Lost | Unknown] = []
         for grant, record in zip(grants, records, strict=True):
             listing = None if record is None else seen[id(record.session)]
@@ -48,25 +62,34 @@ class Renewal(Ground):
             self._drop(record)
         return False
 
+    def _ask(self, session: Session) -> Asked:
+        sent = self._port.now()
+        synced, listed = session.ask(requests.sync(), requests.ephemerals(self._base or "/"))
+        return sent, synced, listed
+
     async def _listed(
-        self, session: Session, deadline: float
+        self, session: Session, asked: Asked | None, deadline: float
     ) -> tuple[float, set[str]] | Unknown | None:
         """When we asked, and all nodes of the session; None: it is over."""
         while True:
-            if session.usable and not await session.connected(deadline) and session.usable:
-                return SILENT
-            if not session.usable:
-                return None
-            sent = self._port.now()
-            synced, listed = session.ask(requests.sync(), requests.ephemerals(self._base or "/"))
+            if asked is None:
+                if session.usable and not await session.connected(deadline) and session.usable:
+                    return SILENT
+                if not session.usable:
+                    return None
+                asked = self._ask(session)
+            sent, synced, listed = asked
             if not await self._answered(listed, deadline):
                 session.doubt()
                 return SILENT
-            if not isinstance(listed.error, UNANSWERED):
+            # Without the sync it is only what this server knows, which the leader may not.
+            if synced.error is None and not isinstance(listed.error, UNANSWERED):
                 break
+            if self._port.now() >= deadline:
+                return CUT
             await self._port.sleep(LITTLE)
-        if synced.error is None:
-            session.heard(sent)
+            asked = None
+        session.heard(sent)
         if listed.error is not None:
             return await self._listed_one_by_one(session, sent, deadline)
         paths = set(listed.value)

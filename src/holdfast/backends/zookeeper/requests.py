@@ -31,7 +31,7 @@ __all__ = [
 INT = struct.Struct("!i")
 STAT = struct.Struct("!qqqqiiiqiiq")
 OP = struct.Struct("!iBi")  # in a transaction: what follows, whether that was all, an error code
-EPHEMERAL_SEQUENTIAL, CONTAINER = 3, 4
+EPHEMERAL, EPHEMERAL_SEQUENTIAL, CONTAINER = 1, 3, 4
 
 Watcher = Callable[[Any], None]
 
@@ -211,6 +211,9 @@ def _results(buffer: bytes, offset: int) -> list[Stat | int | None]:
             offset += 4
         elif code == 1:  # a create, which tells no more than its path here
             _, offset = _read_bytes(buffer, offset)
+        elif code == 15:  # the same as some versions tell it
+            _, offset = _read_bytes(buffer, offset)
+            offset += STAT.size
         elif code == 5:
             stat = _stat(buffer, offset)
             offset += STAT.size

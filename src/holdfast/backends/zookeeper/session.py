@@ -134,6 +134,7 @@ class Session:
         if record is not None:
             replies[-2] = _Created(record)
         replies[-1].event = self._port.event()
+        self.idle_since = self._port.now()
         self.wire.send(*zip(asked, replies, strict=True))
         return replies
 

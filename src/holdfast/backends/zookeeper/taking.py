@@ -21,16 +21,15 @@ from holdfast.backends.common import info_text, shown
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground, info_of
 from holdfast.backends.zookeeper.naming import (
-    Contender,
-    blockers,
+    Standing,
     encoded,
     guid_of,
-    in_order,
     prefix_of,
+    standing,
 )
-from holdfast.backends.zookeeper.refusals import UNANSWERED, NodeExists, NoNode
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NodeExists, NoNode
 from holdfast.backends.zookeeper.session import Record
-from holdfast.backends.zookeeper.trouble import explained
+from holdfast.backends.zookeeper.trouble import explained, hidden
 from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.lease import valid_until
 from holdfast.errors import Unavailable
@@ -154,10 +153,12 @@ class Taking(Ground):
         if not await session.connected(deadline):
             raise Unavailable(f"{self._where} could not be reached in time")
         sent = self._port.now()
-        _, listed = session.ask(requests.sync(record.parent), requests.get_children(record.parent))
+        synced, listed = session.ask(
+            requests.sync(record.parent), requests.get_children(record.parent)
+        )
         if not await self._answered(listed, deadline):
             return SILENT
-        if isinstance(listed.error, UNANSWERED):
+        if synced.error is not None or isinstance(listed.error, UNANSWERED):
             return CUT
         session.heard(sent)
         nodes: list[str] = [] if listed.error is not None else listed.value
@@ -193,32 +194,33 @@ class Taking(Ground):
         node = record.path[len(record.parent) + 1 :]
         if len(nodes) == 1 and nodes[0] == node:
             return self._grant(record, sent)
-        line = in_order(nodes)
-        index = next((n for n, claim in enumerate(line) if claim.node == node), None)
-        if index is None:
+        where = standing(nodes, node)
+        if where is None:
             return self._vanished(record)
-        blocking = blockers(line, index)
-        if not blocking:
+        if not where.blocking:
             return self._grant(record, sent)
         if queue:
-            return await self._stand_in_line(record, line, index, blocking, deadline)
+            return await self._stand_in_line(record, where, deadline)
         (deleted, seen) = record.session.ask(
-            requests.delete(record.path), requests.get_data(f"{record.parent}/{line[0].node}")
+            requests.delete(record.path), requests.get_data(f"{record.parent}/{where.first}")
         )
         if not await self._answered(seen, deadline):
             return SILENT
         if deleted.error is not None and not isinstance(deleted.error, NoNode):
             return CUT
         self._drop(record)
-        return Busy(_shown(seen), index)
+        return Busy(_shown(seen), where.ahead)
 
     def _grant(self, record: Record, sent: float) -> Grant | Buried:
         claim, session = record.claim, record.session
         with self._port.mutex():
-            if record.withdrawn or not session.usable:
-                return Buried()
+            # Said before looking: the wire's thread, which no mutex stops, ends the session before
+            # it looks who holds. So one of us sees the other, or both.
             record.held = True
             record.term = sent + claim.ttl
+            if record.withdrawn or not session.usable:
+                record.held = False
+                return Buried()
         session.unwatch(record)
         return Grant(
             claim,
@@ -233,12 +235,7 @@ class Taking(Ground):
         return Buried()
 
     async def _stand_in_line(
-        self,
-        record: Record,
-        line: Sequence[Contender],
-        index: int,
-        blocking: Sequence[Contender],
-        deadline: float,
+        self, record: Record, where: Standing, deadline: float
     ) -> Busy | Unknown:
         """Watch who is in the way. Their data comes along, and says who holds."""
         session, parent = record.session, record.parent
@@ -246,22 +243,27 @@ class Taking(Ground):
         if record.event is None:
             record.event = self._port.event()
         record.event.clear()
-        paths = tuple(f"{parent}/{ahead.node}" for ahead in blocking)
+        paths = tuple(f"{parent}/{node}" for node in where.blocking)
         session.watch(record, paths)
         asked = [requests.get_data(path, session.wire.watched) for path in paths]
-        if first and line[0] is not blocking[-1] and index < NEAR:
-            asked.append(requests.get_data(f"{parent}/{line[0].node}"))
+        near = where.ahead < NEAR
+        if first and near and where.first != where.blocking[-1]:
+            asked.append(requests.get_data(f"{parent}/{where.first}"))
         replies = session.ask(*asked)
         if not await self._answered(replies[-1], deadline):
             return SILENT
         for reply in replies[: len(paths)]:
             if isinstance(reply.error, NoNode):
                 record.event.set()
+            elif isinstance(reply.error, NoAuth):
+                record.withdrawn = True
+                await self._remove(record, deadline)
+                raise hidden(self._where)
             elif reply.error is not None:
                 return CUT
         if record.withdrawn or not session.usable:
             record.event.set()
-        return Busy(_shown(replies[-1]) if index < NEAR else "", index)
+        return Busy(_shown(replies[-1]) if near else "", where.ahead)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         """The session keeps the place. What ends the wait is an event: one of those in the way has

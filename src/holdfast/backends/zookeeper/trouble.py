@@ -11,7 +11,7 @@ from holdfast.backends.zookeeper.refusals import (
 )
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
-__all__ = ["explained"]
+__all__ = ["explained", "hidden"]
 
 HINTS: dict[type[Exception], str] = {
     QuotaExceeded: "a quota of this path is used up; raise it, or remove what fills it",
@@ -29,3 +29,11 @@ def explained(where: str, error: Exception) -> HoldfastError:
         )
     hint = HINTS.get(type(error), "an answer that was not expected")
     return Unavailable(f"{where} refused: {hint} ({type(error).__name__})")
+
+
+def hidden(where: str) -> HoldfastError:
+    """Servers tell of a node's end only those who may read it (since 3.8.4 and 3.9.2)."""
+    return Misconfigured(
+        f"{where}: somebody ahead in line hides its node from this user, who would not be told "
+        "when it goes. Connect as a user who may read it, or have them allow everybody to"
+    )

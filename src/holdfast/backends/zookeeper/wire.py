@@ -4,17 +4,19 @@ Contract: `send` puts requests on the session in order, from any thread, and nev
 answers them in order, so who waits for the last of several has the others too. An answer is set in
 the connection thread itself: no completion thread, no future in an executor. What happens to the
 session is told to a `Listener`, in the connection thread, which it must not keep.
+Partner: `handler.py`, kazoo's threads and sockets.
 
 Hazards, each met in kazoo 2.10 to 2.11:
 - After an expiry the same client begins another session. Ours ends: nodes of two sessions would
   look like one claim.
 - It does not notice a silent connection while requests are sent on it: `drop` is for who does.
 - The timeout that the server granted is known inside `_connect` only.
-- An error code that kazoo has no class for kills its thread; so does nothing else we send.
+- What it does not expect while connecting kills its thread: here it is one more failure.
+- During SASL it takes every lost connection for a wrong password.
+- A stopped client stays connected, and its session alive, until it is disconnected: `quit` does.
 - `KazooClient._call` swallows a KeyboardInterrupt and waits when its pipe is full; requests are put
   on its queue here instead, and sent by our own `_pump`.
 - It logs requests at DEBUG, passwords among them: such records end here (law 9).
-- Its select makes an epoll set for every call.
 """
 
 # kazoo has no types: what leaves this file has.
@@ -27,33 +29,23 @@ from __future__ import annotations
 import codecs
 import logging
 import math
-import select
 import socket
-import ssl
 import struct
-import threading
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from kazoo.handlers.threading import (  # type: ignore[import-untyped]
-    SequentialThreadingHandler,
-)
+from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
 from kazoo.protocol import serialization  # type: ignore[import-untyped]
 from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
 
+from holdfast.backends.zookeeper.handler import CONNECT_PATIENCE, Handler
 from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.requests import Request
 from holdfast.core.port import Event
 from holdfast.ports import clock
 
 __all__ = ["Listener", "Reply", "Wire"]
-
-CONNECT_PATIENCE = 3.0
-"""Seconds for a host to accept a connection, and again for each answer until the session is known,
-before the next is tried. kazoo would wait for the session's whole timeout; and a server that ends a
-session just when it is resumed may never answer (seen on 3.8)."""
 
 SLOWEST_RETRY = 0.5
 HEAD = struct.Struct("!iii")  # length, xid, type
@@ -128,14 +120,14 @@ log.addFilter(_NoSecrets())
 class Wire:
     def __init__(self, place: Place, timeout: float, listener: Listener) -> None:
         self._listener = listener
-        self.tls = place.tls
         self._leaving: Reply | None = None
         self._quitting = False
+        self._welcome = False  # the server has let us in before
         self.over = False
         self.up = False
         self.trouble = ""  # why the last attempt to connect failed
         self.refusal = ""  # why there is no point in another one
-        self._handler = _Handler(self)
+        self._handler = Handler(self, place.tls)
         self._client: Any = KazooClient(
             hosts=place.hosts,
             timeout=timeout,
@@ -153,6 +145,8 @@ class Wire:
         self._connection: Any = self._client._connection
         self._connect = self._connection._connect
         self._connection._connect = self._connected
+        self._resolve = self._connection._expand_client_hosts
+        self._connection._expand_client_hosts = self._resolved
         self._connection._send_request = self._pump
 
     def start(self) -> None:
@@ -193,10 +187,14 @@ class Wire:
     def drop(self) -> None:
         """Give up this connection for another one. kazoo does that when a ping gets no answer, but
         sends none as long as there are requests, answered or not."""
-        try:
-            self._connection._socket.shutdown(socket.SHUT_RDWR)
-        except (AttributeError, OSError):  # it has none just now
-            pass
+        link = self._connection._socket
+        if link is not None:
+            try:
+                # Not an SSLSocket's own, which forgets the keys: what was received and not yet
+                # read would be taken for answers, still encrypted.
+                socket.socket.shutdown(link, socket.SHUT_RDWR)
+            except OSError:  # it has none just now
+                pass
 
     def leave(self) -> None:
         """End the session, now or when there is a connection again."""
@@ -205,39 +203,61 @@ class Wire:
             if self.up:
                 self.send((_Close(), self._leaving))
 
-    def refuse(self, reason: str) -> None:
-        """There is no point in trying again."""
-        self.refusal = reason
-        self.quit()
+    def distrust(self, reason: str) -> None:
+        """None of the hosts is who it should be: there is no point in trying again. But a session
+        that there is may be resumed while it lasts."""
+        if not self._welcome:
+            self.refusal = reason
+            self.quit()
 
     def quit(self) -> None:
         """Stop connecting; what the server has of the session ends by its timeout."""
         self._quitting = True
         self._client._stopped.set()
         self.hurry()
-        self._wake()
+        self.drop()
 
     # -- what happens, in the connection thread ---------------------------------------------------
 
     def _connected(self, *address: Any) -> tuple[float, float]:
-        if self.over or self._quitting:
-            self._client._stopped.set()
-            raise exceptions.ConnectionDropped("the session is over")
-        self._handler.hurried.clear()
+        client = self._client
+        if self.over or self._quitting or (self._going() and client._session_id is None):
+            client._stopped.set()
+            raise exceptions.ConnectionDropped("the session is over, or was never begun")
         if self._going():
             raise self._buried(*address)
         sent = clock.now()
         self._handler.patience = CONNECT_PATIENCE
         try:
             read_timeout, connect_timeout = self._connect(*address)
+        except exceptions.AuthFailedError as error:
+            if not self._welcome:
+                raise
+            # The password was right before: it is only the connection that ended.
+            raise exceptions.ConnectionDropped("while presenting the credentials") from error
+        except (exceptions.ConnectionDropped, exceptions.SessionExpiredError, KazooTimeoutError):
+            raise
+        except Exception as error:
+            self.trouble = str(error) or type(error).__name__
+            raise exceptions.ConnectionDropped(self.trouble) from error
         finally:
             self._handler.patience = math.inf
-        self.up = True
+        if self._quitting:
+            raise exceptions.ConnectionDropped("nobody wants it any more")
+        self._welcome = self.up = True
         if leaving := self._going():  # since we looked
             self.send((_Close(), leaving))
         # kazoo reads for two thirds of what the server granted.
-        self._listener.on_connected(self._client._session_id, read_timeout * 1.5 / 1000, sent)
+        self._listener.on_connected(client._session_id, read_timeout * 1.5 / 1000, sent)
         return read_timeout, connect_timeout
+
+    def _resolved(self) -> Any:
+        """A round begins."""
+        self._handler.hurried.clear()
+        hosts = self._resolve()
+        if not hosts:
+            self.trouble = "no address is known for its name"
+        return hosts
 
     def _going(self) -> Reply | None:
         return self._leaving
@@ -295,7 +315,8 @@ class Wire:
             leaving = self._leaving
             closed = leaving is not None and leaving.done and leaving.error is None
             what = self._client.client_state
-            gone = closed or what == KeeperState.EXPIRED_SESSION
+            # Without an id there never was one, as far as we have sent anything on it.
+            gone = closed or what == KeeperState.EXPIRED_SESSION or self._client._session_id is None
             if what == KeeperState.AUTH_FAILED:
                 self.refusal = "the server refused the credentials"
             reason = self.refusal or "the session was closed"
@@ -310,68 +331,3 @@ class Wire:
     def finished(self) -> None:
         self._changed(KazooState.LOST)
         self._connection.close()
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Everything in the connection thread."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-        self.hurried = threading.Event()
-        self.patience = math.inf
-
-    def sleep_func(self, seconds: float) -> None:
-        self.hurried.wait(seconds)
-
-    def start(self) -> None:
-        """No threads for completions and watches: ours do not wait."""
-
-    def stop(self) -> None: ...
-
-    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        def body() -> None:
-            try:
-                func(*args, **kwargs)
-            finally:
-                self._wire.finished()
-
-        return super().spawn(body)
-
-    def dispatch_callback(self, callback: Any) -> None:
-        callback.func(*callback.args)
-
-    def create_connection(
-        self, address: tuple[str, int], hostname: str | None = None, **_given: Any
-    ) -> socket.socket:
-        """kazoo's own leaves a socket open whose handshake failed."""
-        wire = self._wire
-        try:
-            link = socket.create_connection(address, CONNECT_PATIENCE)
-            try:
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return link if wire.tls is None else wire.tls.wrap(link, hostname)
-            except BaseException:
-                link.close()
-                raise
-        except ssl.SSLCertVerificationError as error:
-            wire.refuse(f"the server's certificate is not trusted: {error.verify_message}")
-            raise
-        except OSError as error:
-            wire.trouble = error.strerror or str(error)
-            raise
-
-    def select(
-        self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        poll = select.poll()
-        for waits in rlist:
-            poll.register(waits, select.POLLIN)
-        for waits in wlist:
-            poll.register(waits, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(min(timeout, self.patience) * 1000)}
-        return (
-            [waits for waits in rlist if waits.fileno() in ready],
-            [waits for waits in wlist if waits.fileno() in ready],
-            [],
-        )

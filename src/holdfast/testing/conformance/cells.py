@@ -222,10 +222,13 @@ class Cells(Theme):
 
             await api.until(over, "a value with a ttl is forgotten")
         waiting = api.spawn(there.wait_for_change("c", 0, within=FAR))
-        await asyncio.sleep(0.05)
-        before = api.strategy.requests()
-        await asyncio.sleep(0.2)
-        assert api.strategy.requests() - before <= 3
+        for _ in range(10):  # it may take a busy machine a while to come to rest
+            before = api.strategy.requests()
+            await asyncio.sleep(0.2)
+            asked = api.strategy.requests() - before
+            if asked <= 3:
+                break
+        assert asked <= 3
         written = await here.write("c", b"two")
         assert await asyncio.wait_for(waiting, LONG) == written
 

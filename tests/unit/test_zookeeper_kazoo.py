@@ -1,0 +1,147 @@
+"""What the ZooKeeper backend uses of kazoo's inside: another kazoo must not break it unnoticed.
+
+Each private name that `wire.py` touches is on the list, with what it is needed for; a name that is
+missing, or takes other arguments, is said here before it shows as a lost lease. pyproject.toml
+bounds the version for the same reason: before the bound is raised, these and the fault tests pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import tomllib
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo import exceptions  # type: ignore[import-untyped]
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.handlers.threading import (  # type: ignore[import-untyped]
+    SequentialThreadingHandler,
+)
+from kazoo.protocol import serialization  # type: ignore[import-untyped]
+from kazoo.protocol.connection import ConnectionHandler  # type: ignore[import-untyped]
+from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
+
+from holdfast.backends.zookeeper import handler, wire
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CLIENT = {
+    "_connection": "the connection, whose `_connect` and `_send_request` are replaced",
+    "_queue": "requests to be sent, in order: (request, reply)",
+    "_pending": "requests under way, in order: (request, reply, xid)",
+    "_stopped": "an event that ends the connection thread",
+    "_session_id": "None until there is a session, and after it has ended",
+    "_session_passwd": "to resume a session in order to end it",
+    "_session_timeout": "in milliseconds, to resume a session",
+}
+CONNECTION = {
+    "_connect": ("host", "hostip", "port"),
+    "_expand_client_hosts": (),
+    "_send_request": ("read_timeout", "connect_timeout"),
+    "_write": ("msg", "timeout"),
+    "_socket": None,
+    "_read_sock": None,
+    "_write_sock": None,
+    "_xid": None,
+}
+
+
+@pytest.fixture
+def client() -> Any:
+    return KazooClient()
+
+
+@pytest.mark.req("R50")
+@pytest.mark.parametrize("name", CLIENT)
+def test_the_client_has(client: Any, name: str) -> None:
+    assert hasattr(client, name), f"KazooClient.{name} is gone: wire.py needs {CLIENT[name]}"
+
+
+@pytest.mark.req("R50")
+@pytest.mark.parametrize("name", CONNECTION)
+def test_the_connection_has(client: Any, name: str) -> None:
+    connection, takes = client._connection, CONNECTION[name]
+    assert isinstance(connection, ConnectionHandler)
+    assert hasattr(connection, name), f"ConnectionHandler.{name} is gone, which wire.py uses"
+    if takes is not None:
+        now = tuple(inspect.signature(getattr(connection, name)).parameters)
+        assert now == takes, f"ConnectionHandler.{name} takes {now}: wire.py expects {takes}"
+
+
+@pytest.mark.req("R50")
+def test_nothing_else_private_is_used() -> None:
+    """So that the lists above stay whole."""
+    ours = {"_handler", "_leaving", "_quitting", "_welcome", "_listener", "_client", "_resolve"}
+    used: set[str] = set()
+    for module in (wire, handler):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                whose = node.value
+                name = whose.attr if isinstance(whose, ast.Attribute) else getattr(whose, "id", "")
+                if name.strip("_") in ("client", "connection"):
+                    used.add(node.attr)
+    assert used - ours == {*CLIENT, *CONNECTION}
+
+
+@pytest.mark.req("R50")
+def test_requests_are_kept_as_we_put_them(client: Any) -> None:
+    assert isinstance(client._queue, deque)
+    assert isinstance(client._pending, deque)
+    assert client._session_id is None
+    assert serialization.Close.type == -11
+    fields = inspect.signature(serialization.Connect).parameters
+    assert [*fields] == [
+        "protocol_version", "last_zxid_seen", "time_out", "session_id", "passwd", "read_only",
+    ]  # fmt: skip
+
+
+@pytest.mark.req("R50")
+def test_an_end_is_announced_before_the_session_is_forgotten(client: Any) -> None:
+    """`wire.py` tells by the id whether there was a session, and what is queued is answered."""
+    told: list[tuple[Any, Any]] = []
+    reply = wire.Reply()
+    client.add_listener(lambda state: told.append((state, client._session_id)))
+    client._session_id = 7
+    client._session_callback(KeeperState.CONNECTED)
+    client._queue.append((None, reply))
+    client._session_callback(KeeperState.EXPIRED_SESSION)
+    assert told == [(KazooState.CONNECTED, 7), (KazooState.LOST, 7)]
+    assert isinstance(reply.error, exceptions.SessionExpiredError)
+    assert client._session_id is None
+
+
+@pytest.mark.req("R50")
+def test_a_lost_connection_answers_what_is_under_way_before_it_is_told(client: Any) -> None:
+    replies = [wire.Reply(), wire.Reply()]
+    told: list[bool] = []
+    client._session_callback(KeeperState.CONNECTED)
+    client.add_listener(lambda state: told.append(all(reply.done for reply in replies)))
+    client._pending.append((None, replies[0], 1))
+    client._queue.append((None, replies[1]))
+    client._session_callback(KeeperState.CONNECTING)
+    assert told == [True]
+    assert all(isinstance(reply.error, exceptions.ConnectionLoss) for reply in replies)
+
+
+@pytest.mark.req("R50")
+@pytest.mark.parametrize(
+    "name",
+    ["sleep_func", "start", "stop", "spawn", "dispatch_callback", "create_connection", "select"],
+)
+def test_the_handler_has_what_ours_replaces(name: str) -> None:
+    assert hasattr(SequentialThreadingHandler, name), f"kazoo asks its handler for no {name}"
+    assert name in vars(handler.Handler)
+
+
+@pytest.mark.req("R50")
+def test_the_version_is_bounded_where_it_is_asked_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (said,) = project["project"]["optional-dependencies"]["zookeeper"]
+    (tested,) = [
+        one for one in project["dependency-groups"]["test"] if one.startswith("kazoo[sasl]")
+    ]
+    assert said == "kazoo>=2.10,<2.12"
+    assert tested == said.replace("kazoo", "kazoo[sasl]")
