@@ -38,8 +38,8 @@ BATCH = 1000
 """At most so many renewals in one call of the backend."""
 
 TOGETHER = 0.2
-"""What is due within this part of an interval is renewed together: twice what renewals are spread
-over, so that groups which were taken one after another become one."""
+"""What is due within this part of an interval is renewed together: twice what they are spread over,
+so groups become one."""
 
 
 class Keeper:
@@ -59,9 +59,7 @@ class Keeper:
         self._wake = port.event()
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
-        self._starting = False
-        self._stopping = False
-        self._retired = False
+        self._starting = self._stopping = self._retired = False
         self.exiting = False  # the interpreter does: what began now would stay behind
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
@@ -178,12 +176,10 @@ class Keeper:
             if not isinstance(self._early.get(owner), str):
                 self._early[owner] = news
             hold = self._holds.get(owner)
-        if hold is None:
-            return
-        if isinstance(news, str):
+        if hold is not None and isinstance(news, str):
             self.lose(hold, news, gone=True)
-        else:
-            hold.certain_until = news
+        elif hold is not None:
+            hold.certain_until = float(news)
 
     # -- the loop ---------------------------------------------------------------------------------
 
