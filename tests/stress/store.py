@@ -1,10 +1,11 @@
 """A store of the stress run's own, and what is done to it: `python -m tests.stress redis`.
 
-Contract: what the faults do is what TCP and a crash do. Bytes are late, or the connection ends;
-nothing is lost in the middle of a connection that goes on, so a fault that swallows frames ends
-with a reset of everybody. The server is killed and comes back with its append-only file: it keeps
-what it has acknowledged. Each fault's time is a stop, in which nobody can be served.
-Partner: `crew.py`, which does things to the clients.
+Contract: one fault at a time, at random moments. What the faults do is what TCP and a crash do.
+Bytes are late, or the connection ends; nothing is lost in the middle of a connection that goes on,
+so a fault that swallows frames ends with a reset of everybody. The server is killed and comes back
+with its append-only file: it keeps what it has acknowledged. Each fault's time is a stop, in which
+nobody can be served.
+Partners: `crew.py`, which does things to the clients; `etcd.py`, another store.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Callable, Iterator
 
 from holdfast.testing import FaultProxy
 from tests.servers import RedisServer, reaper
-from tests.stress.check import Span
+from tests.stress.check import Span, Violation
 from tests.stress.record import now
 
-__all__ = ["RedisStore"]
+__all__ = ["RedisStore", "Store"]
 
 SHORT, LONG = 0.02, 1.5
 """Seconds of a fault."""
@@ -32,41 +33,41 @@ def _about_locks(frame: bytes) -> bool:
     return b"\r\nEVAL" in frame[:24]
 
 
-class RedisStore:
-    """A redis-server behind a proxy."""
+Fault = Callable[[], Callable[[], None] | None]
+"""Begins it; what ends it, if it lasts."""
 
-    name = "redis"
 
-    def __init__(self, seed: int, calm: float) -> None:
+class Store:
+    """Servers, what is done to them at random moments, and when it was."""
+
+    name: str
+    url: str
+    EXCUSED: tuple[str, ...] = ()
+    """Faults in whose wake the store itself may give a lock to two (`excuse`)."""
+
+    def __init__(self, seed: int, calm: float, faults: dict[str, Fault]) -> None:
         self._random = random.Random(f"store {seed}")
         self._calm = calm
-        self._server = RedisServer(persist=True).start()
-        self._proxy = FaultProxy(("127.0.0.1", self._server.port), framing="resp")
-        self.url = f"redis://127.0.0.1:{self._proxy.port}/0?fence_memory={MEMORY}"
+        self._faults = faults
         self.did: Counter[str] = Counter()
         self.stops: list[Span] = []
+        self._names: list[str] = []  # of the stops
         self._next = now() + 2.0
-        self._begun = 0.0
         self._ends = math.inf
-        self._end: Callable[[], None] = self._proxy.heal
-        self._faults: dict[str, Callable[[], Callable[[], None] | None]] = {
-            "script flushes": self._flush,
-            "resets": self._proxy.reset,
-            "resets in a reply": self._half_a_reply,
-            "resets in a request": self._half_a_request,
-            "cuts": self._cut,
-            "silences": self._silence,
-            "one-way cuts": self._one_way,
-            "delays": self._delay,
-            "split frames": self._split,
-            "stalls": self._stall,
-            "server pauses": self._pause,
-            "server kills": self._kill,
-        }
+        self._end: Callable[[], None] = lambda: None
 
     def pids(self) -> set[int]:
         """Of the processes that serve it."""
-        return {self._server.pid, reaper.pid()}
+        raise NotImplementedError
+
+    def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
+        raise NotImplementedError
+
+    def figures(self) -> dict[str, object]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
 
     def advance(self) -> None:
         """Begin or end what is due."""
@@ -76,25 +77,90 @@ class RedisStore:
         elif self._ends == math.inf and moment >= self._next:
             self._next = moment + min(5.0, self._random.expovariate(1 / self._calm))
             what = self._random.choice(list(self._faults))
-            self.did[what] += 1
-            self._begun = moment
             end = self._faults[what]()
+            self.did[what] += 1
+            self._names.append(what)
+            self.stops.append((moment, now()))
             if end is not None:
                 self._end = end
                 length = math.exp(self._random.uniform(math.log(SHORT), math.log(LONG)))
                 self._ends = now() + length
-            else:
-                self.stops.append((moment, now()))
+                self.stops[-1] = moment, math.inf
 
     def heal(self) -> None:
         if self._ends < math.inf:
             self._over()
-        self._proxy.heal()
 
     def _over(self) -> None:
         self._end()
-        self.stops.append((self._begun, now()))
+        self.stops[-1] = self.stops[-1][0], now()
         self._ends = math.inf
+
+    def excuse(self, found: list[Violation], wake: float) -> tuple[list[Violation], Counter[str]]:
+        """What is left of these without the overlaps that the store's own faults explain; and how
+        many overlaps there were, by the fault that was under way, or the last one before."""
+        left: list[Violation] = []
+        overlaps: Counter[str] = Counter()
+        for violation in found:
+            if violation.at is None:
+                left.append(violation)
+                continue
+            what, since = self._before(violation.at)
+            overlaps[f"{violation.kind}: {what}"] += 1
+            # A fault may be covered up by a later one.
+            excused = any(
+                name in self.EXCUSED and begun <= violation.at <= ended + wake
+                for name, (begun, ended) in zip(self._names, self.stops, strict=True)
+            )
+            if not excused:
+                left.append(
+                    violation._replace(text=f"{since:.2f} s after {what}: {violation.text}")
+                )
+        return left, overlaps
+
+    def _before(self, at: float) -> tuple[str, float]:
+        """The last fault that began before, and how long it had been over."""
+        latest = ("nothing was done", math.inf)
+        for name, (begun, ended) in zip(self._names, self.stops, strict=True):
+            if begun <= at:
+                latest = name, max(0.0, at - ended)
+        return latest
+
+
+class RedisStore(Store):
+    """A redis-server behind a proxy."""
+
+    name = "redis"
+
+    def __init__(self, seed: int, calm: float) -> None:
+        self._server = RedisServer(persist=True).start()
+        self._proxy = FaultProxy(("127.0.0.1", self._server.port), framing="resp")
+        self.url = f"redis://127.0.0.1:{self._proxy.port}/0?fence_memory={MEMORY}"
+        super().__init__(
+            seed,
+            calm,
+            {
+                "script flushes": self._flush,
+                "resets": self._proxy.reset,
+                "resets in a reply": self._half_a_reply,
+                "resets in a request": self._half_a_request,
+                "cuts": self._cut,
+                "silences": self._silence,
+                "one-way cuts": self._one_way,
+                "delays": self._delay,
+                "split frames": self._split,
+                "stalls": self._stall,
+                "server pauses": self._pause,
+                "server kills": self._kill,
+            },
+        )
+
+    def pids(self) -> set[int]:
+        return {self._server.pid, reaper.pid()}
+
+    def heal(self) -> None:
+        super().heal()
+        self._proxy.heal()
 
     def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
         """Every key expires by itself."""

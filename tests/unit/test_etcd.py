@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
-import socket
 import struct
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Misconfigured
-from holdfast.backends.etcd import EtcdBackend, answers, hpack, wire
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.blocking import BlockingStream, _Link
-from holdfast.backends.etcd.channel import Endpoint, Request
+from holdfast.backends.etcd import answers, hpack, wire
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
-from holdfast.backends.etcd.hub import Watch
 from holdfast.backends.etcd.keys import Keys, described, holders, lineman
-from holdfast.backends.etcd.together import Together
-from holdfast.backends.url import parse
-from holdfast.ports import clock
-from holdfast.ports.thread import ThreadPort, drive
-from holdfast.types import Buried, Claim, Mode, Released, Unknown
+from holdfast.types import Claim, Mode
 
 # -- headers --------------------------------------------------------------------------------------
 
@@ -223,6 +207,40 @@ def test_no_bytes_break_the_connection_otherwise(data: bytes) -> None:
         pass
 
 
+def settings(name: int, value: int) -> bytes:
+    return frame(4, 0, 0, struct.pack(">HI", name, value))
+
+
+@pytest.mark.req("R60")
+def test_no_more_calls_at_a_time_than_are_allowed() -> None:
+    """The others begin when one has ended, in order; who gives up before that never was."""
+    http = connection()
+    http.receive(settings(3, 2))
+    http.out.clear()
+    numbers = [http.begin(b"", b"%d" % n) for n in range(5)]
+    begun = [number for kind, _, number, _ in frames(bytes(http.out)) if kind == 1]
+    assert begun == numbers[:2]
+    http.out.clear()
+    http.cancel(numbers[2])
+    assert not http.out
+    http.receive(answered(numbers[0], b"yes"))
+    sent = frames(bytes(http.out))
+    assert [(kind, number) for kind, _, number, _ in sent] == [(1, numbers[3]), (0, numbers[3])]
+    assert sent[1][3] == message(b"3")
+    http.out.clear()
+    http.cancel(numbers[1])  # which had begun: the other side is told, and there is room
+    kinds = sorted(kind for kind, *_ in frames(bytes(http.out)))
+    assert kinds == [0, 1, 3]
+    # What never began was surely not done, when the other side goes away.
+    late = [http.begin(b"", b"late") for _ in range(2)]
+    events = http.receive(frame(7, 0, 0, struct.pack(">II", numbers[4], 0)))
+    assert {event.stream for event in events} == set(late)
+    assert all(event.failure and event.failure.applied is False for event in events)
+    http.out.clear()
+    http.receive(answered(numbers[3], b"") + answered(numbers[4], b""))
+    assert not [kind for kind, *_ in frames(bytes(http.out)) if kind == 1]
+
+
 # -- messages -------------------------------------------------------------------------------------
 
 
@@ -315,323 +333,3 @@ def test_who_holds() -> None:
         ("s1", 1),
     ):  # fmt: skip
         assert line(text) == count, text
-
-
-# -- what must not happen --------------------------------------------------------------------------
-
-
-class Told:
-    def lost(self, owner: str, reason: str) -> None: ...
-
-    def certain_until(self, owner: str, moment: float) -> None: ...
-
-
-@pytest.mark.req("law 3", "attempt in flight while its claim is withdrawn")
-def test_a_claim_withdrawn_before_it_was_sent_is_not_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another thread withdraws it while its session is being granted."""
-    backend = EtcdBackend.from_url(parse("etcd://nowhere"))
-    port = ThreadPort()
-    backend.open(port, Told())
-    claim = Claim("x", "0" * 32)
-    asked: list[str] = []
-
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
-        asked.extend(method for method, _ in requests)
-        if requests[0][0] == wire.LEASE_GRANT:
-            released = drive(backend.withdraw(claim, True, deadline))
-            assert isinstance(released, Released)
-        return [b"\x10\x05\x18\x1e"]  # lease 5, for 30 s
-
-    monkeypatch.setattr(backend._channel, "ask", ask)
-    answer = drive(backend.attempt(claim, True, port.now() + 5))
-    assert isinstance(answer, Buried)
-    assert asked == [wire.LEASE_GRANT]
-
-
-@pytest.mark.req("asyncio cancellation at any await", "B3")
-def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both are cancelled, the connection that is being made and who waits for it; who is told of
-    a failure instead of its cancellation would try again for ever."""
-
-    async def never(*_: object) -> Failure:
-        await asyncio.sleep(3600)
-        raise AssertionError
-
-    async def main() -> None:
-        transport = AsyncTransport(None)
-        monkeypatch.setattr(transport, "_connect", never)
-        where = Endpoint("nowhere", 1)
-        calls = [(b"", b"")]
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
-        await asyncio.sleep(0.01)
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        assert len(others) == 2
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others, timeout=5)
-        assert waiting.cancelled()
-        # But closing the client is no cancellation of who waits.
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
-        await asyncio.sleep(0.01)
-        await transport.close()
-        (answer,) = await asyncio.wait_for(waiting, 5)
-        assert isinstance(answer, Failure)
-
-    asyncio.run(main())
-
-
-@pytest.mark.req("fork after acquire", "B3")
-def test_nothing_is_imported_when_a_connection_is_made() -> None:
-    """A child that is forked while a thread imports something waits for that for ever."""
-    script = (
-        "import sys, holdfast; from holdfast import Unavailable\n"
-        "locks = holdfast.connect('etcd://localhost:1', request_timeout=0.2)\n"
-        "before = set(sys.modules)\n"
-        "try: locks.lock('x').acquire()\n"
-        "except Unavailable: pass\n"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout.strip() == ""
-
-
-# -- what a review found --------------------------------------------------------------------------
-
-
-def settings(name: int, value: int) -> bytes:
-    return frame(4, 0, 0, struct.pack(">HI", name, value))
-
-
-@pytest.mark.req("R60")
-def test_no_more_calls_at_a_time_than_are_allowed() -> None:
-    """The others begin when one has ended, in order; who gives up before that never was."""
-    http = connection()
-    http.receive(settings(3, 2))
-    http.out.clear()
-    numbers = [http.begin(b"", b"%d" % n) for n in range(5)]
-    begun = [number for kind, _, number, _ in frames(bytes(http.out)) if kind == 1]
-    assert begun == numbers[:2]
-    http.out.clear()
-    http.cancel(numbers[2])
-    assert not http.out
-    http.receive(answered(numbers[0], b"yes"))
-    sent = frames(bytes(http.out))
-    assert [(kind, number) for kind, _, number, _ in sent] == [(1, numbers[3]), (0, numbers[3])]
-    assert sent[1][3] == message(b"3")
-    http.out.clear()
-    http.cancel(numbers[1])  # which had begun: the other side is told, and there is room
-    kinds = sorted(kind for kind, *_ in frames(bytes(http.out)))
-    assert kinds == [0, 1, 3]
-    # What never began was surely not done, when the other side goes away.
-    late = [http.begin(b"", b"late") for _ in range(2)]
-    events = http.receive(frame(7, 0, 0, struct.pack(">II", numbers[4], 0)))
-    assert {event.stream for event in events} == set(late)
-    assert all(event.failure and event.failure.applied is False for event in events)
-    http.out.clear()
-    http.receive(answered(numbers[3], b"") + answered(numbers[4], b""))
-    assert not [kind for kind, *_ in frames(bytes(http.out)) if kind == 1]
-
-
-@pytest.mark.req("R9")
-def test_how_far_a_watch_has_come() -> None:
-    """By the events, not by the header: etcd sends old ones a thousand revisions at a time, and
-    says each time which revision the store has."""
-    header = b"\x0a\x03\x18\x88\x27"  # 5000
-    kv = b"\x0a\x01k" + b"\x18\x07"  # k, modified at 7
-    event = b"\x08\x01" + b"\x12" + bytes([len(kv)]) + kv
-    answer = answers.WatchAnswer.read(header + b"\x10\x03" + b"\x5a" + bytes([len(event)]) + event)
-    assert answer.watch == 3
-    assert answer.reached == 7
-    assert [kv.key for kv in answer.gone] == [b"k"]
-    assert answers.WatchAnswer.read(header).reached == 0
-
-
-@pytest.mark.req("R9")
-def test_a_watch_that_was_refused_and_is_not_named() -> None:
-    """etcd says of none of its watches (-1) that the token was refused: all look for themselves,
-    also when one has just logged in for that reason."""
-    backend, _ = _opened()
-    hub = backend._hub
-    called: list[object] = []
-    watch = Watch(b"k", 5, called.append)
-    watch.number = 1
-    hub._watches[1] = watch
-    reason = b"rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
-    answer = answers.WatchAnswer.read(
-        b"\x10" + b"\xff" * 9 + b"\x01" + b"\x20\x01" + b"\x32" + bytes([len(reason)]) + reason
-    )
-    for _ in range(2):
-        hub._dispatch(answer)
-    assert called == [None, None]
-    assert hub._suspect
-
-
-def _opened() -> tuple[EtcdBackend, ThreadPort]:
-    backend = EtcdBackend.from_url(parse("etcd://nowhere"))
-    port = ThreadPort()
-    backend.open(port, Told())
-    return backend, port
-
-
-LEASE = b"\x10\x05\x18\x1e"  # lease 5, for 30 s
-NO_ROOM_YET = b"\x0a\x02\x18\x09" + b"\x1a\x02\x0a\x00" * 4  # revision 9; nothing in any range
-TAKEN = b"\x0a\x02\x18\x0a\x10\x01\x1a\x02\x12\x00"  # revision 10; put
-
-
-@pytest.mark.req("law 3", "attempt in flight while its claim is withdrawn")
-def test_a_claim_withdrawn_before_its_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A semaphore that has others is asked twice: another thread withdraws in between."""
-    backend, port = _opened()
-    claim = Claim("x", "0" * 32, Mode.PERMITS, permits=1, limit=3)
-    asked: list[str] = []
-    write = backend._book.values.write
-
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
-        asked.extend(method for method, _ in requests)
-        return [LEASE if method == wire.LEASE_GRANT else NO_ROOM_YET for method, _ in requests]
-
-    def written(claim: Claim) -> bytes:
-        if wire.TXN in asked:  # about to ask again
-            drive(backend.withdraw(claim, True, port.now() + 5))
-        return write(claim)
-
-    monkeypatch.setattr(backend._channel, "ask", ask)
-    monkeypatch.setattr(backend._book.values, "write", written)
-    assert isinstance(drive(backend.attempt(claim, False, port.now() + 5)), Buried)
-    assert asked == [wire.LEASE_GRANT, wire.TXN, wire.DELETE]
-    assert not backend._book.entries
-
-
-@pytest.mark.req("law 2", "law 3")
-def test_a_key_put_on_a_session_that_ended_meanwhile_is_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By our clock: the store has it still, and it would be in our own way."""
-    backend, port = _opened()
-    claim = Claim("x", "0" * 32)
-    asked: list[str] = []
-
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
-        asked.extend(method for method, _ in requests)
-        if requests[0][0] == wire.TXN:
-            for session in backend._sessions._all.values():
-                session.dead = "its time ran out"
-        return [LEASE if method == wire.LEASE_GRANT else TAKEN for method, _ in requests]
-
-    monkeypatch.setattr(backend._channel, "ask", ask)
-    assert isinstance(drive(backend.attempt(claim, False, port.now() + 5)), Buried)
-    assert isinstance(drive(backend.withdraw(claim, True, port.now() + 5)), Released)
-    assert asked[-1] == wire.DELETE
-    assert not backend._book.entries
-
-
-@pytest.mark.req("law 3", "law 6")
-def test_without_space_a_lock_is_given_back_though_no_tombstone_is_put(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Deleting needs none. What is owed stays owed until the tombstone is there."""
-    backend, port = _opened()
-    claim = Claim("x", "0" * 32)
-    asked: list[str] = []
-    full = Failure(8, "etcdserver: mvcc: database space exceeded")
-    replies: list[bytes | Failure] = [LEASE, Failure(NO_ANSWER, "silence"), full, b"\x10\x01"]
-
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
-        asked.append(requests[0][0])
-        return [replies.pop(0) if replies else NO_ROOM_YET]
-
-    monkeypatch.setattr(backend._channel, "ask", ask)
-    assert isinstance(drive(backend.attempt(claim, True, port.now() + 5)), Unknown)
-    assert isinstance(drive(backend.withdraw(claim, True, port.now() + 5)), Unknown)
-    assert asked == [wire.LEASE_GRANT, wire.TXN, wire.TXN, wire.DELETE]
-    assert isinstance(drive(backend.withdraw(claim, True, port.now() + 5)), Released)
-    assert asked[4:] == [wire.TXN]
-
-
-@pytest.mark.req("B3")
-def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = _Link.__new__(_Link)
-        link.sock, link.http = ours, Http2()
-        stream = BlockingStream(link, b"")
-        ended: list[float] = []
-
-        def listen(stream: BlockingStream) -> None:
-            drive(stream.receive(clock.now() + 5))
-            ended.append(clock.now())
-
-        thread = threading.Thread(target=listen, args=(stream,))
-        thread.start()
-        time.sleep(0.1)
-        begun = clock.now()
-        stream._outbox.append(b"what somebody has to say")
-        stream.nudge()
-        thread.join()
-        assert ended[0] - begun < 1
-        descriptors = stream._ear, stream._mouth
-        del stream  # as in a forked child, where nobody closes it
-        for descriptor in descriptors:
-            with pytest.raises(OSError):
-                os.fstat(descriptor)
-
-
-@pytest.mark.req("R60", "law 4")
-def test_what_only_one_needs_to_do() -> None:
-    """If that one is interrupted, or had less time, another does it."""
-    port = ThreadPort()
-    together: Together[str] = Together(port)
-    inside, go_on = threading.Event(), threading.Event()
-    results: dict[str, str | None] = {}
-    done: list[str] = []
-
-    async def interrupted() -> str:
-        inside.set()
-        go_on.wait()
-        raise KeyboardInterrupt
-
-    def first() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            drive(together.do(interrupted, lambda _: True, port.now() + 5))
-
-    def other(name: str) -> None:
-        async def work() -> str:
-            done.append(name)
-            return name
-
-        results[name] = drive(together.do(work, lambda _: True, port.now() + 5))
-
-    threads = [threading.Thread(target=first)]
-    threads[0].start()
-    inside.wait()
-    assert drive(together.do(interrupted, lambda _: True, port.now() + 0.05)) is None
-    threads += [threading.Thread(target=other, args=(name,)) for name in "ab"]
-    for thread in threads[1:]:
-        thread.start()
-    time.sleep(0.05)
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert done
-    assert set(results.values()) <= set(done)
-
-
-@pytest.mark.req("R60", "wrong credentials")
-def test_hosts_and_keys_that_cannot_be_used(tmp_path: Path) -> None:
-    for host in ("a..b", "x" * 70):
-        with pytest.raises(Misconfigured, match="host"):
-            EtcdBackend.from_url(parse(f"etcd://{host}:2379"))
-    # A key with a password: nobody is to be asked for it at the terminal.
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-passout", "pass:secret", "-keyout", "key", "-out", "cert", "-subj", "/CN=x"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    with pytest.raises(Misconfigured, match="cannot be loaded"):
-        EtcdBackend.from_url(parse(f"etcds://h?cert={tmp_path}/cert&key={tmp_path}/key"))

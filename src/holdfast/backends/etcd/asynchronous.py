@@ -199,7 +199,7 @@ class AsyncTransport:
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
         self._links: dict[Endpoint, _Link] = {}
-        self._connecting: dict[Endpoint, asyncio.Task[_Link | Failure]] = {}
+        self._connecting: dict[Endpoint, tuple[asyncio.Task[_Link | Failure], float]] = {}
         self._streams: set[_Link] = set()
 
     async def exchange(
@@ -216,30 +216,27 @@ class AsyncTransport:
     async def _shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
         """The connection for all: one is made, however many ask for it; who is cancelled leaves it
         to the others."""
-        task = self._connecting.get(endpoint)
-        if task is None:
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(self._make_shared(endpoint, deadline))
-            self._connecting[endpoint] = task
-            task.add_done_callback(lambda _: self._connecting.pop(endpoint, None))
-            mine = True
-        else:
-            mine = False
-        try:
-            async with asyncio.timeout(max(0.0, deadline - clock.now())):
-                link = await asyncio.shield(task)
-            if isinstance(link, Failure) and not mine and clock.now() < deadline:
-                # Who began it may have had less time than we have.
-                return await self._shared(endpoint, deadline)
-            return link
-        except TimeoutError:
-            return unreached(str(endpoint), TimeoutError())
-        except asyncio.CancelledError:
-            # By close(), perhaps. At the end of a loop both are cancelled: then we, too, must end.
-            current = asyncio.current_task()
-            if task.cancelled() and not (current and current.cancelling()):
-                return Failure(NO_ANSWER, "the client was closed", applied=False)
-            raise
+        loop = asyncio.get_running_loop()
+        while True:
+            task, limit = self._connecting.get(endpoint, (None, 0.0))
+            if task is None or task.done():
+                limit = deadline
+                task = loop.create_task(self._make_shared(endpoint, deadline))
+                self._connecting[endpoint] = task, deadline
+            try:
+                async with asyncio.timeout(max(0.0, deadline - clock.now())):
+                    link = await asyncio.shield(task)
+            except TimeoutError:
+                return unreached(str(endpoint), TimeoutError())
+            except asyncio.CancelledError:
+                # By close(), perhaps. At the end of a loop both are cancelled: then we must end.
+                current = asyncio.current_task()
+                if task.cancelled() and not (current and current.cancelling()):
+                    return Failure(NO_ANSWER, "the client was closed", applied=False)
+                raise
+            # Who began it may have had less time than we have.
+            if not isinstance(link, Failure) or not limit <= clock.now() < deadline:
+                return link
 
     async def _make_shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
         link = await self._connect(endpoint, deadline)
@@ -281,7 +278,7 @@ class AsyncTransport:
         return AsyncStream(link, headers, self._streams)
 
     async def close(self) -> None:
-        for task in list(self._connecting.values()):
+        for task, _ in self._connecting.values():
             task.cancel()
         for link in [*self._links.values(), *self._streams]:
             link.fail(Failure(NO_ANSWER, "the client was closed"))
