@@ -28,7 +28,7 @@ from holdfast.backends.url import parse
 from holdfast.core.lease import valid_until
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
-from holdfast.types import Buried, Claim, Grant, Mode, Released, Renewed, Unknown
+from holdfast.types import Buried, Claim, Grant, Lost, Mode, Released, Renewed, Unknown
 
 # -- what must not happen --------------------------------------------------------------------------
 
@@ -437,3 +437,36 @@ def test_hosts_and_keys_that_cannot_be_used(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(Misconfigured, match="cannot be loaded"):
         EtcdBackend.from_url(parse(f"etcds://h?cert={tmp_path}/cert&key={tmp_path}/key"))
+
+
+@pytest.mark.req("law 5", "eviction")
+def test_a_key_deleted_by_hand_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the list of the session's keys; one look decides, since another member may have made it.
+    Also of a claim that is not due: one list serves all."""
+    backend, port = _opened()
+    told: list[str] = []
+    monkeypatch.setattr(
+        backend._sessions._signals, "lost", lambda owner, _: told.append(owner), raising=False
+    )
+    asked: list[str] = []
+
+    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+        asked.extend(method for method, _ in requests)
+        answers = {
+            wire.LEASE_GRANT: LEASE,
+            wire.KEEP_ALIVE: LEASE,
+            wire.TIME_TO_LIVE: LEASE,  # and no keys
+            wire.RANGE: b"\x0a\x02\x18\x0b",  # nothing there
+        }
+        return [answers.get(method, TAKEN) for method, _ in requests]
+
+    monkeypatch.setattr(backend._channel, "ask", ask)
+    grants = [
+        drive(backend.attempt(Claim(name, name * 32), False, port.now() + 5)) for name in "ab"
+    ]
+    (result,) = drive(backend.renew([grant for grant in grants[:1] if isinstance(grant, Grant)],
+                                    port.now() + 5))  # fmt: skip
+    assert isinstance(result, Lost)
+    assert told == ["b" * 32]
+    assert asked.count(wire.RANGE) == 2
+    assert not backend._book.entries

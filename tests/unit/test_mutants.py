@@ -12,7 +12,7 @@ import pytest
 from tests.mutants.run import ROOT, Mutant, apply, mutants
 
 ALLOWED = re.compile(
-    r"src/holdfast/(core|ports|backends/(memory|sqlite))/\w+\.py"
+    r"src/holdfast/(core|ports|backends/(memory|sqlite|etcd))/\w+\.py"
     r"|src/holdfast/(sync|aio|backends/local|backends/common)\.py"
 )
 MUTANTS = mutants()
