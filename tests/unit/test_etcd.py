@@ -233,7 +233,7 @@ def test_no_more_calls_at_a_time_than_are_allowed() -> None:
     assert kinds == [0, 1, 3]
     # What never began was surely not done, when the other side goes away.
     late = [http.begin(b"", b"late") for _ in range(2)]
-    events = http.receive(frame(7, 0, 0, struct.pack(">II", numbers[4], 0)))
+    events = http.receive(frame(7, 0, 0, struct.pack(">II", (1 << 31) - 1, 0)))
     assert {event.stream for event in events} == set(late)
     assert all(event.failure and event.failure.applied is False for event in events)
     http.out.clear()

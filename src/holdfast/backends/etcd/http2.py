@@ -346,7 +346,7 @@ class Http2:
         self.closing = True
         last = _u32.unpack_from(payload)[0] & WINDOW
         for number in sorted(self.streams, reverse=True):  # so none of the later ones begins
-            if number > last:
+            if number > last or self.streams[number].opening is not None:
                 self._end(number, Failure(NO_ANSWER, "the server is going away", False), events)
 
     def _end(self, number: int, failure: Failure | None, events: list[Event]) -> None:
