@@ -21,13 +21,14 @@ __all__ = ["Kept", "task_turn", "turn"]
 Kept = list[tuple[object, Iterator[float]]]
 
 
-def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = None) -> bool:
+def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = None) -> bool | None:
+    """Whether it was had; None: the store did not answer."""
     number = actor.asks(plan)
     try:
         lease = actor.lock(locks, plan).acquire(timeout=plan.timeout)
     except holdfast.Unavailable:
         actor.gave_up(number, unanswered=True)
-        return False
+        return None
     if lease is None:
         actor.gave_up(number)
         return False
@@ -46,13 +47,15 @@ def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = No
     return True
 
 
-async def task_turn(actor: Actor, locks: aio.Locks, plan: Plan, keep: Kept | None = None) -> bool:
+async def task_turn(
+    actor: Actor, locks: aio.Locks, plan: Plan, keep: Kept | None = None
+) -> bool | None:
     number = actor.asks(plan)
     try:
         lease = await _acquire(actor.task_lock(locks, plan), plan)
     except holdfast.Unavailable:
         actor.gave_up(number, unanswered=True)
-        return False
+        return None
     if lease is None:
         actor.gave_up(number)
         return False
