@@ -26,7 +26,7 @@ from tests.stress.turn import Kept, task_turn, turn
 
 __all__ = ["LIMIT", "live"]
 
-LIMIT = 25
+LIMIT = 45
 ENOUGH = 12.0
 """Seconds in which a child must get a lock that only children want: they hold it for moments, and
 the longest that one of them can leave it behind is a lease."""
