@@ -38,6 +38,7 @@ class Entrant:
     scheme: str = ""  # of holdfast's URL; empty for peers
     server: Served | None = None  # the run's own, if the target is there
     everywhere: bool = True  # or only in the contests that are for everybody
+    waits: bool = True
 
     def having(self, label: str = "", **options: Any) -> Entrant:
         """The same with other options, under another label if that makes a difference."""
@@ -66,12 +67,15 @@ class Field:
         """holdfast, once for each URL (that can serve waiters of that kind)."""
         return [target for target in self._targets if kind is None or kind in target.kinds]
 
-    def peers(self, *kinds: str, everybody: bool = True) -> list[Entrant]:
-        """Those for waiters of one of these kinds; `everybody`, or those that are everywhere."""
+    def peers(self, *kinds: str, everybody: bool = True, alone: bool = False) -> list[Entrant]:
+        """Those for waiters of one of these kinds; `everybody`, or those that are everywhere.
+        `alone`: nobody will have to wait."""
         return [
             peer
             for peer in self._peers
-            if set(kinds) & set(peer.kinds) and (everybody or peer.everywhere)
+            if set(kinds) & set(peer.kinds)
+            and (everybody or peer.everywhere)
+            and (alone or peer.waits)
         ]
 
     def server_versions(self) -> dict[str, str]:
@@ -119,6 +123,7 @@ class Field:
             peer.kinds,
             server=server,
             everywhere=peer.everywhere,
+            waits=peer.waits,
         )
 
     def _filled(self, target: str) -> tuple[str, Served | None]:
@@ -147,7 +152,7 @@ def fields(
     targets = list(urls) or [url for url in default if url.partition(":")[0] in known]
     found: list[Field] = []
     for store in STORES.values():
-        its_urls = [url for url in targets if store_of(url.partition(":")[0]) is store]
+        its_urls = [url for url in targets if store_of(url) is store]
         its_peers = [name for name, peer in PEERS.items() if peer.store == store.name]
         chosen = [name for name in its_peers if name in peers] if peers else its_peers
         asked = store.name in stores or (urls and its_urls) or (peers and chosen)

@@ -13,12 +13,13 @@ charged for each.
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import time
 from typing import NamedTuple
 
-__all__ = ["Meter", "Packets", "Reading", "between", "meter_of"]
+__all__ = ["Calls", "Meter", "Packets", "Reading", "between", "meter_of"]
 
 SCRIPTS = ("eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro")
 ASK = b"INFO stats commandstats clients\r\n"
@@ -98,9 +99,42 @@ class Packets(Meter):
         """Nothing is open."""
 
 
+class Calls(Meter):
+    """etcd counts the calls that were begun, of all its members together; a stream is one. It does
+    not count connections: those to its ports are looked up."""
+
+    def __init__(self, addresses: str) -> None:
+        self._addresses = [one.rpartition(":") for one in addresses.split(",")]
+
+    def read(self) -> Reading:
+        calls = 0
+        for host, _, port in self._addresses:
+            link = http.client.HTTPConnection(host, int(port), timeout=10.0)
+            try:
+                link.request("GET", "/metrics")
+                text = link.getresponse().read().decode()
+            finally:
+                link.close()
+            begun = re.findall(r"^grpc_server_started_total\{.*\} (\S+)$", text, re.MULTILINE)
+            calls += sum(int(float(number)) for number in begun)
+        now = time.monotonic_ns()
+        return Reading(now, calls, 0, calls, self._connections())
+
+    def _connections(self) -> int:
+        ports = {int(port) for _, _, port in self._addresses}
+        with open("/proc/net/tcp") as table:
+            lines = [line.split() for line in table][1:]
+        return sum(int(one[1].rpartition(":")[2], 16) in ports and one[3] == "01" for one in lines)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def meter_of(books: str) -> Meter:
     """`books` is kind://host:port."""
     kind, _, address = books.rpartition("://")
+    if kind.startswith("etcd"):
+        return Calls(address)
     return Packets(address) if kind == "zookeeper" else Meter(address)
 
 

@@ -1,8 +1,9 @@
 """The servers of a run: started when the first target names one, placed on a core, ended with it.
 
 Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server,
-`{zookeeper}` that of its ZooKeeper: nobody else's data is touched, and it can be pinned, without
-which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are installed,
+`{zookeeper}` that of its ZooKeeper, `{etcd}` of its etcd, `{etcd-cluster}` those of three members
+of another: nobody else's data is touched, and it can be pinned, without which figures over a
+network are a mixture (docs/how-to/benchmark.md). How servers are installed,
 started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks such a server
 what it had to do.
 """
@@ -11,35 +12,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.servers import Process
+    from tests.servers import Process, Server
 
 __all__ = ["Served", "Servers"]
 
-PLACEHOLDERS = ("redis", "zookeeper")
+PLACEHOLDERS = ("redis", "zookeeper", "etcd", "etcd-cluster")
 
 
 class Served:
-    """One running server."""
+    """One running server, or several that are one store."""
 
-    def __init__(self, kind: str, process: Process) -> None:
-        self.kind, self._process = kind, process
-        [(host, port)] = process.addresses
-        self.address = f"{host}:{port}"
+    def __init__(self, kind: str, server: Server, processes: Sequence[Process]) -> None:
+        self.kind, self._processes = kind, processes
+        self.address = ",".join(f"{host}:{port}" for host, port in server.addresses)
         self.books = f"{kind}://{self.address}"
-        self.version = f"{kind}-server {process.version()}"
+        self.version = f"{kind}-server {server.version()}"
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._processes[0].pid
 
     def place(self, core: int) -> None:
-        """All its threads; those to come inherit it."""
-        for thread in os.listdir(f"/proc/{self.pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(int(thread), {core})
+        """All their threads; those to come inherit it."""
+        for process in self._processes:
+            for thread in os.listdir(f"/proc/{process.pid}/task"):
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setaffinity(int(thread), {core})
 
 
 class Servers:
@@ -57,12 +59,11 @@ class Servers:
         return None
 
     def _start(self, kind: str) -> Served:
-        from tests.servers import KINDS, Process  # takes longer to import than a run may need
+        from tests.servers import KINDS  # takes longer to import than a run may need
 
         server = KINDS[kind]()
-        assert isinstance(server, Process)
         self._stack.enter_context(server)
-        self._running[kind] = Served(kind, server)
+        self._running[kind] = Served(kind, server, server.processes)
         return self._running[kind]
 
     def __enter__(self) -> Servers:

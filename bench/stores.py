@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of"]
+__all__ = ["EMBEDDED", "ETCD", "REDIS", "STORES", "THREE", "ZOOKEEPER", "Store", "store_of"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,34 @@ ZOOKEEPER = Store(
     crowd=1_000,  # each lists the whole line
 )
 
-STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}
+ETCD = Store(
+    "etcd",
+    ("etcd",),
+    ("etcd://{etcd}/bench",),
+    {THREADS: "bare mutex", PROCESSES: "bare mutex"},
+    # Each write is a flush to its disk: of ten thousand tasks nothing is seen but that.
+    without=("crash", "crowd"),
+    served=True,
+)
+THREE = Store(
+    "etcd-cluster",
+    (),
+    ("etcd://{etcd-cluster}/bench",),
+    {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
+    without=("crash", "crowd", "abreast", "drain", "waiting", "held"),
+    served=True,
+)
+
+STORES: dict[str, Store] = {
+    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, ETCD, THREE)
+}
 
 
-def store_of(scheme: str) -> Store:
-    """A backend that a module registered is measured beside what needs no server."""
-    return next((store for store in STORES.values() if scheme in store.schemes), EMBEDDED)
+def store_of(target: str) -> Store:
+    """By its placeholder, or its scheme. A backend that a module registered is measured beside what
+    needs no server."""
+    scheme = target.partition(":")[0]
+    return next(
+        (store for store in STORES.values() if target in store.targets),
+        next((store for store in STORES.values() if scheme in store.schemes), EMBEDDED),
+    )

@@ -24,12 +24,14 @@ class Peer:
     requires: tuple[str, ...] = ()
     store: str = "embedded"
     everywhere: bool = True  # or only in the contests that are for everybody: they take long
+    waits: bool = True  # else it is measured only where nobody else wants the lock
 
 
 _FILES = _REMOTE = (THREADS, PROCESSES)
 _REDIS = "redis://{redis}/0"
 _CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
 _KAZOO = ("kazoo==2.11.0",)
+_GRPC = ("grpcio==1.85.1",)
 
 PEERS: dict[str, Peer] = {
     "filelock": Peer("filelock", _FILES, requires=("filelock==4.2.10",)),
@@ -68,6 +70,24 @@ PEERS: dict[str, Peer] = {
         "zookeeper",
         False,
     ),
+    "aetcd": Peer("aetcd_lock", (TASKS,), "{etcd}", ("aetcd==1.0.0",), "etcd"),
+    # It needs an old protobuf; and whoever waits gets a TypeError from any tenacity that runs.
+    "etcd3": Peer(
+        "etcd3_lock",
+        (THREADS,),
+        "{etcd}",
+        ("etcd3==0.12.0", "protobuf==3.20.3", "tenacity==8.5.0"),
+        "etcd",
+        waits=False,
+    ),
+    "etcd3gw": Peer("etcd3gw_lock", (THREADS,), "{etcd}", ("etcd3gw==2.7.0",), "etcd", waits=False),
+    "tooz on etcd": Peer(
+        "tooz", _REMOTE, "etcd3+http://{etcd}/", ("tooz[etcd3gw]==9.1.0",), "etcd", False
+    ),
+    "etcdctl lock": Peer("etcdctl", (THREADS,), "{etcd}", store="etcd", waits=False),
+    "aetcd of three": Peer(
+        "aetcd_lock", (TASKS,), "{etcd-cluster}", ("aetcd==1.0.0",), "etcd-cluster"
+    ),
 }
 """What people use instead; `--peer` chooses among these."""
 
@@ -78,6 +98,12 @@ FLOORS: dict[str, Peer] = {
     "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
     "create and delete": Peer("raw_zookeeper", (THREADS,), "{zookeeper}", _KAZOO, "zookeeper"),
     "bare recipe": Peer("bare_recipe", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
+    "txn and delete": Peer("raw_etcd", (THREADS,), "{etcd}", _GRPC, "etcd"),
+    "bare mutex": Peer("bare_etcd", _REMOTE, "{etcd}", _GRPC, "etcd"),
+    "txn and delete of three": Peer(
+        "raw_etcd", (THREADS,), "{etcd-cluster}", _GRPC, "etcd-cluster"
+    ),
+    "bare mutex of three": Peer("bare_etcd", _REMOTE, "{etcd-cluster}", _GRPC, "etcd-cluster"),
 }
 """What a scenario compares with beside them."""
 

@@ -1,5 +1,5 @@
 """tooz's coordinator: over Redis it wraps redis-py's `Lock`, which tries every 100 ms; over
-ZooKeeper it wraps kazoo's.
+ZooKeeper it wraps kazoo's; over etcd it tries once a second.
 
 Nothing calls its heartbeat: no lock here is held for as long as the thirty seconds that it lasts.
 """
@@ -27,7 +27,7 @@ class Lock:
         try:
             return self._lock.acquire(blocking=True if timeout is None else timeout)
         except Exception as error:
-            if type(error).__name__ == "LockTimeout":  # kazoo's
+            if type(error).__name__ in ("LockTimeout", "RetryError"):  # kazoo's; over etcd
                 return False
             raise
 

@@ -55,7 +55,7 @@ def goals(target: Entrant) -> Iterator[Goal]:
     yield Goal(target.label, "overtakes", at_most=0)
     if target.scheme == "redis":
         yield Goal(target.label, "hand-over p99", at_most=1 / 5, against="redis-py")
-    else:
+    elif target.scheme in ("memory", "sqlite"):
         yield Goal(target.label, "hand-over p99", at_most=1, against="filelock")
 
 

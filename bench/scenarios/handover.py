@@ -68,7 +68,7 @@ def _run(kind: str, plan: Plan) -> Iterator[Case]:
                     placement,
                     in_turns(plan.pairs, everybody, run),
                     against_all([t.label for t in targets], rivals, KEY, floor),
-                    [goal for target in targets for goal in goals(target, kind, waiters)],
+                    [goal for target in targets for goal in goals(target, kind, waiters, floor)],
                     {crew.entrant.label: crew.version for crew in everybody},
                 )
 
@@ -93,7 +93,7 @@ processes = partial(_run, PROCESSES)
 tasks = partial(_run, TASKS)
 
 
-def goals(target: Entrant, kind: str, waiters: int) -> Iterator[Goal]:
+def goals(target: Entrant, kind: str, waiters: int, floor: str = "") -> Iterator[Goal]:
     yield Goal(target.label, "overtakes", at_most=0)
     if target.scheme == "redis":
         rival = "redis.asyncio" if kind == TASKS else "redis-py"
@@ -107,6 +107,11 @@ def goals(target: Entrant, kind: str, waiters: int) -> Iterator[Goal]:
         yield Goal(target.label, "store requests per change", at_most=6)  # however many wait
         if kind != TASKS:
             yield Goal(target.label, "hand-over p50", at_most=1.3, against="bare recipe")
+    elif target.scheme == "etcd":
+        # To stand in line, to be told and look, to give it back; however many wait.
+        yield Goal(target.label, "store requests per change", at_most=3.2)
+        if floor:
+            yield Goal(target.label, "hand-over p50", at_most=1.3, against=floor)
     elif kind == PROCESSES and waiters == GOAL:
         yield Goal(target.label, KEY, at_least=2, against="filelock")
         yield Goal(target.label, "hand-over p99", at_most=1, against="filelock")

@@ -24,18 +24,20 @@ QUICK = (100, 200)
 KEY = "renewal CPU us per lease"
 LIMIT = 600.0
 
-LIMITS = {
+LIMITS: dict[str, float] = {
     "lost": 0,
     "left over": 0,
     "keeper threads": 1,
     "renew calls per round and 1000 leases": 3,
     "bytes per lease": 3 * 1024,
 }
-LIMITS_OF = {
+LIMITS_OF: dict[str, dict[str, float]] = {
     "redis": {
         "renew calls per round and 1000 leases": 1,
         "connections": 2,  # one asks for locks, one renews them
-    }
+    },
+    # Each call is a keep-alive and a list of keys, for all of them.
+    "etcd": {"renew calls per round and 1000 leases": 1.5, "store requests per s": 1.0},
 }
 UNBATCHED = ("lost", "left over")
 """A few leases fit badly into whole calls: the rest is claimed for thousands of them."""

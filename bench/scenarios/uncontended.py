@@ -19,11 +19,13 @@ from bench.stats import Figures, latencies
 __all__ = ["run"]
 
 NAME = "uncontended"
-FLOOR_OF = {  # by scheme
+FLOOR_OF = {  # by the store, or the scheme
     "sqlite": "two SQLite statements",
     "redis": "SET and EVALSHA",
     "zk": "create and delete",
     "zookeeper": "create and delete",
+    "etcd": "txn and delete",
+    "etcd-cluster": "txn and delete of three",
 }
 NETWORK = "loopback round trips"
 TURN = 0.01
@@ -32,12 +34,13 @@ TURN = 0.01
 def run(plan: Plan) -> Iterator[Case]:
     field = plan.field
     targets = field.targets()
-    peers = field.peers(THREADS, TASKS)
+    peers = field.peers(THREADS, TASKS, alone=True)
     styles = [
         target.having(style, style=style) for target in targets for style in ("with", "async with")
     ]
     schemes = [target.scheme for target in targets] or field.store.schemes
-    floors = dict.fromkeys(FLOOR_OF.get(scheme, NETWORK) for scheme in schemes)
+    store = FLOOR_OF.get(field.store.name)
+    floors = dict.fromkeys(store or FLOOR_OF.get(scheme, NETWORK) for scheme in schemes)
     entrants = [*targets, *styles, *(field.floor(name) for name in floors), *peers]
     with crews(entrants) as everybody:
         for placement in PLACEMENTS:
@@ -49,13 +52,13 @@ def run(plan: Plan) -> Iterator[Case]:
                 "acquire, release",
                 placement,
                 _in_short_turns(plan, everybody),
-                list(_comparisons([*targets, *styles], peers, FLOOR_OF.get(field.store.name))),
-                [goal for target in targets for goal in goals(target, placement)],
+                list(_comparisons([*targets, *styles], peers, store)),
+                [goal for target in targets for goal in goals(target, placement, store)],
                 {crew.entrant.label: crew.version for crew in everybody},
             )
 
 
-def goals(target: Entrant, placement: str) -> Iterator[Goal]:
+def goals(target: Entrant, placement: str, floor: str | None = None) -> Iterator[Goal]:
     if target.scheme == "memory" and placement == SAME:
         for style in ("", " with"):
             yield Goal(target.label + style, "p50", at_most=1.0, against=NETWORK)
@@ -70,6 +73,8 @@ def goals(target: Entrant, placement: str) -> Iterator[Goal]:
         yield Goal(f"{target.label} async with", "p50", at_most=1 / 2, against="redis.asyncio")
     if target.scheme == "zk":
         yield Goal(target.label, "p50", at_most=1.2, against=FLOOR_OF["zk"])
+    if target.scheme == "etcd":
+        yield Goal(target.label, "p50", at_most=1.2, against=floor or FLOOR_OF["etcd"])
 
 
 def _comparisons(
@@ -77,7 +82,7 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     """`floor` is that of the peers, if they share one."""
     for entrant in ours:
-        yield Comparison(entrant.label, FLOOR_OF.get(entrant.scheme, NETWORK), "p50")
+        yield Comparison(entrant.label, floor or FLOOR_OF.get(entrant.scheme, NETWORK), "p50")
     labels = [peer.label for peer in peers]
     for kind, style in ((THREADS, None), (TASKS, "async with")):
         yield from against_all(

@@ -4,6 +4,7 @@
     python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
     python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
     python -m tests.stress zookeeper                the same with ZooKeeper
+    python -m tests.stress etcd --holds 50000       three members of its own, likewise
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
 made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
@@ -32,6 +33,7 @@ import holdfast
 from tests.stress.actor import LONGEST
 from tests.stress.check import Liveness, Violation, judge, liveness
 from tests.stress.crew import Crew, Run
+from tests.stress.etcd import EtcdStore
 from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
@@ -49,7 +51,7 @@ FREED_AFTER = {"process": 0.0, "session": 1.5 * LONGEST + 0.5}
 """Seconds after its death; a session lasts half as long again as the lease, and ends at a tick."""
 SHOWN = 20
 STORES: dict[str, Callable[[int, float], Store]] = {
-    kind.name: kind for kind in (RedisStore, ZooKeeperStore)
+    kind.name: kind for kind in (RedisStore, ZooKeeperStore, EtcdStore)
 }
 
 
@@ -62,6 +64,8 @@ class Result:
     live: Liveness = field(default_factory=Liveness)
     violations: list[Violation] = field(default_factory=list[Violation])
     store: dict[str, object] = field(default_factory=dict[str, object])
+    overlaps: Counter[str] = field(default_factory=Counter[str])
+    """Of unfenced holds, by the fault of the store that was the last one."""
 
     @property
     def status(self) -> int:
@@ -80,6 +84,7 @@ class Result:
             "unserved_max_ms": round(self.live.worst * 1e3, 3),
             "unserved_longest": self.live.longest,
             "rate_below": 3 / max(1, self.counts["holds"]),
+            "overlaps": dict(self.overlaps),
             "violations": [violation._asdict() for violation in self.violations],
         }
 
@@ -94,6 +99,7 @@ class Result:
             f"99 % {ms(0.99)}, longest {self.live.worst * 1e3:.2f} ms; {len(self.live.gaps)} "
             "hand-overs",
         ]
+        lines += [f"{count} x {what}" for what, count in self.overlaps.items()]
         if self.status == 2:
             lines.append(f"time ran out before {self.wanted} holds")
         kinds = Counter(violation.kind for violation in self.violations)
@@ -173,6 +179,8 @@ def stress(
     with holdfast.connect(run.url) as locks:
         freed = locks.capabilities.crash_release
     judged(result, crew, MOMENT + FREED_AFTER.get(freed, LONGEST))
+    if store is not None:
+        result.violations, result.overlaps = store.excuse(result.violations, LONGEST)
     result.violations += [Violation("left over", text) for text in left]
     result.seconds = now() - began
     return result
@@ -215,8 +223,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help="the store (default: sqlite, in a fresh folder); redis, zookeeper: a server of this "
-        "run's own, which suffers as well",
+        help=f"the store (default: sqlite, in a fresh folder); {', '.join(STORES)}: servers of this "
+        "run's own, which suffer as well",
     )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)

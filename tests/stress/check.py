@@ -38,6 +38,7 @@ Span = tuple[float, float]
 class Violation(NamedTuple):
     kind: str
     text: str
+    at: float | None = None  # when it began, if it is of one moment
 
 
 def judge(holds: Iterable[Hold], writes: Iterable[Write]) -> list[Violation]:
@@ -66,13 +67,14 @@ def exclusion(group: Sequence[Hold]) -> Iterator[Violation]:
         for _, _, early in active:
             if Mode.EXCLUSIVE in (early.mode, late.mode) or early.mode is not late.mode:
                 overlap = min(early.end, late.end) - late.acquired
-                yield Violation("both held", f"for {overlap * 1e3:.3f} ms: {early} | {late}")
+                text = f"for {overlap * 1e3:.3f} ms: {early} | {late}"
+                yield Violation("both held", text, late.acquired)
         if late.mode is Mode.PERMITS:
             taken = late.permits + sum(h.permits for _, _, h in active if h.mode is Mode.PERMITS)
             if taken > late.limit:
                 others = " | ".join(str(hold) for _, _, hold in active)
                 text = f"{taken} of {late.limit}: {others} | {late}"
-                yield Violation("too many permits", text)
+                yield Violation("too many permits", text, late.acquired)
         heapq.heappush(active, (late.end, index, late))
 
 
@@ -115,7 +117,8 @@ def refusals(group: Iterable[Hold]) -> Iterator[Violation]:
     """The resource refuses nobody who holds: then a smaller token came later, or two held."""
     for hold in group:
         if hold.refused is not None and hold.acquired <= hold.refused < hold.end:
-            yield Violation("holder's write refused", f"at {hold.refused:.6f}: {hold}")
+            text = f"at {hold.refused:.6f}: {hold}"
+            yield Violation("holder's write refused", text, hold.refused)
 
 
 def stale(writes: Iterable[Write]) -> Iterator[Violation]:

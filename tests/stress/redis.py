@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.servers import RedisServer
 from tests.stress.record import now
-from tests.stress.store import Store
+from tests.stress.store import Served
 
 __all__ = ["RedisStore"]
 
@@ -15,7 +15,7 @@ MEMORY = 2.0
 """Seconds for which Redis remembers a free lock's token here: then nothing at all is left."""
 
 
-class RedisStore(Store):
+class RedisStore(Served):
     """It keeps what it has acknowledged: it is killed and comes back with its append-only file."""
 
     name = "redis"

@@ -22,6 +22,7 @@ Kept = list[tuple[object, Iterator[float]]]
 
 
 def turn(actor: Actor, locks: holdfast.Locks, plan: Plan, keep: Kept | None = None) -> bool | None:
+    """Whether it was had; None: the store did not answer."""
     number = actor.asks(plan)
     try:
         lease = actor.lock(locks, plan).acquire(timeout=plan.timeout)

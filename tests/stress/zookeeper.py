@@ -17,7 +17,7 @@ from holdfast.backends.zookeeper.naming import CELLS
 from tests.faults.zookeeper import close_session
 from tests.servers import ZooKeeperServer
 from tests.stress.record import now
-from tests.stress.store import Store
+from tests.stress.store import Served
 
 __all__ = ["ZooKeeperStore"]
 
@@ -29,7 +29,7 @@ stay for as long as the server is killed again and again."""
 ABOUT = tuple(code.to_bytes(4, "big") for code in (15, 2, 9))
 
 
-class ZooKeeperStore(Store):
+class ZooKeeperStore(Served):
     name = "zookeeper"
     framing = "zookeeper"
 

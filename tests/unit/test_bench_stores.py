@@ -16,15 +16,17 @@ from pathlib import Path
 import pytest
 from bench.crew import PLACEMENTS, SAME, SPLIT, Crew, cores
 from bench.entrants import Entrant, Field, fields
-from bench.meter import Meter, Reading, between, reading
+from bench.meter import Meter, Reading, between, meter_of, reading
 from bench.peers import EVERY, KINDS, PEERS, PROCESSES, TASKS, THREADS
 from bench.peers.base import Adapter
 from bench.scenarios import SCENARIOS, handover, uncontended
 from bench.servers import PLACEHOLDERS, Servers
 from bench.session import Goal
 from bench.stats import Turn
-from bench.stores import EMBEDDED, REDIS, STORES, store_of
+from bench.stores import EMBEDDED, ETCD, REDIS, STORES, THREE, store_of
 from bench.work import Order, contend_threads
+
+import holdfast
 
 FLOOR = "SET and EVALSHA"
 
@@ -156,6 +158,47 @@ def test_what_redis_is_to_show() -> None:
     assert not any(
         "redis" in goal for goal in said(handover.goals(holdfast_over("sqlite"), TASKS, 2))
     )
+
+
+def test_what_etcd_is_to_show() -> None:
+    ours = holdfast_over("etcd")
+    for floor in ("txn and delete", "txn and delete of three"):
+        assert f"p50 at most 1.2 x {floor}" in said(uncontended.goals(ours, SAME, floor))
+    for floor in ("bare mutex", "bare mutex of three"):
+        assert {
+            "overtakes at most 0",
+            "store requests per change at most 3.2",
+            f"hand-over p50 at most 1.3 x {floor}",
+        } <= said(handover.goals(ours, THREADS, 200, floor))
+
+
+def test_one_member_and_three_are_two_stores() -> None:
+    assert store_of("etcd://{etcd}/bench") is store_of("etcd://somewhere") is ETCD
+    assert store_of("etcd://{etcd-cluster}/bench") is THREE
+
+
+def test_who_cannot_wait_is_measured_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("bench.entrants.python_of", lambda name: sys.executable)
+    field = Field(tmp_path, Named(), ETCD, [], of("etcd"))
+    waiting = {peer.label for peer in field.peers(*KINDS)}
+    assert waiting == {"aetcd", "tooz on etcd"}
+    alone = {peer.label for peer in field.peers(*KINDS, alone=True)}
+    assert alone - waiting == {"etcd3", "etcd3gw", "etcdctl lock"}
+
+
+@pytest.mark.servers
+def test_etcd_says_what_it_was_asked(servers: Servers) -> None:
+    served = servers.named_in("etcd://{etcd}/bench")
+    assert served is not None
+    meter = meter_of(served.books)
+    before = meter.read()
+    with holdfast.connect(f"etcd://{served.address}") as locks:
+        for _ in range(10):
+            with locks.lock("x"):
+                pass
+        after = meter.read()
+        assert 20 <= between(before, after).requests <= 23  # a session, and the keeper's
+        assert after.connections - before.connections in (1, 2)
 
 
 # -- the end of a contest --------------------------------------------------------------------------

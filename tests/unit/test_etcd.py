@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import struct
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Misconfigured
-from holdfast.backends.etcd import EtcdBackend, answers, hpack, wire
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.channel import Endpoint, Request
+from holdfast.backends.etcd import answers, hpack, wire
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
 from holdfast.backends.etcd.keys import Keys, described, holders, lineman
-from holdfast.backends.url import parse
-from holdfast.ports import clock
-from holdfast.ports.thread import ThreadPort, drive
-from holdfast.types import Buried, Claim, Mode, Released
+from holdfast.types import Claim, Mode
 
 # -- headers --------------------------------------------------------------------------------------
 
@@ -215,6 +207,40 @@ def test_no_bytes_break_the_connection_otherwise(data: bytes) -> None:
         pass
 
 
+def settings(name: int, value: int) -> bytes:
+    return frame(4, 0, 0, struct.pack(">HI", name, value))
+
+
+@pytest.mark.req("R60")
+def test_no_more_calls_at_a_time_than_are_allowed() -> None:
+    """The others begin when one has ended, in order; who gives up before that never was."""
+    http = connection()
+    http.receive(settings(3, 2))
+    http.out.clear()
+    numbers = [http.begin(b"", b"%d" % n) for n in range(5)]
+    begun = [number for kind, _, number, _ in frames(bytes(http.out)) if kind == 1]
+    assert begun == numbers[:2]
+    http.out.clear()
+    http.cancel(numbers[2])
+    assert not http.out
+    http.receive(answered(numbers[0], b"yes"))
+    sent = frames(bytes(http.out))
+    assert [(kind, number) for kind, _, number, _ in sent] == [(1, numbers[3]), (0, numbers[3])]
+    assert sent[1][3] == message(b"3")
+    http.out.clear()
+    http.cancel(numbers[1])  # which had begun: the other side is told, and there is room
+    kinds = sorted(kind for kind, *_ in frames(bytes(http.out)))
+    assert kinds == [0, 1, 3]
+    # What never began was surely not done, when the other side goes away.
+    late = [http.begin(b"", b"late") for _ in range(2)]
+    events = http.receive(frame(7, 0, 0, struct.pack(">II", (1 << 31) - 1, 0)))
+    assert {event.stream for event in events} == set(late)
+    assert all(event.failure and event.failure.applied is False for event in events)
+    http.out.clear()
+    http.receive(answered(numbers[3], b"") + answered(numbers[4], b""))
+    assert not [kind for kind, *_ in frames(bytes(http.out)) if kind == 1]
+
+
 # -- messages -------------------------------------------------------------------------------------
 
 
@@ -307,87 +333,3 @@ def test_who_holds() -> None:
         ("s1", 1),
     ):  # fmt: skip
         assert line(text) == count, text
-
-
-# -- what must not happen --------------------------------------------------------------------------
-
-
-class Told:
-    def lost(self, owner: str, reason: str) -> None: ...
-
-    def certain_until(self, owner: str, moment: float) -> None: ...
-
-
-@pytest.mark.req("law 3", "attempt in flight while its claim is withdrawn")
-def test_a_claim_withdrawn_before_it_was_sent_is_not_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another thread withdraws it while its session is being granted."""
-    backend = EtcdBackend.from_url(parse("etcd://nowhere"))
-    port = ThreadPort()
-    backend.open(port, Told())
-    claim = Claim("x", "0" * 32)
-    asked: list[str] = []
-
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
-        asked.extend(method for method, _ in requests)
-        if requests[0][0] == wire.LEASE_GRANT:
-            released = drive(backend.withdraw(claim, True, deadline))
-            assert isinstance(released, Released)
-        return [b"\x10\x05\x18\x1e"]  # lease 5, for 30 s
-
-    monkeypatch.setattr(backend._channel, "ask", ask)
-    answer = drive(backend.attempt(claim, True, port.now() + 5))
-    assert isinstance(answer, Buried)
-    assert asked == [wire.LEASE_GRANT]
-
-
-@pytest.mark.req("asyncio cancellation at any await", "B3")
-def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both are cancelled, the connection that is being made and who waits for it; who is told of
-    a failure instead of its cancellation would try again for ever."""
-
-    async def never(*_: object) -> Failure:
-        await asyncio.sleep(3600)
-        raise AssertionError
-
-    async def main() -> None:
-        transport = AsyncTransport(None)
-        monkeypatch.setattr(transport, "_connect", never)
-        where = Endpoint("nowhere", 1)
-        calls = [(b"", b"")]
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
-        await asyncio.sleep(0.01)
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        assert len(others) == 2
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others, timeout=5)
-        assert waiting.cancelled()
-        # But closing the client is no cancellation of who waits.
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
-        await asyncio.sleep(0.01)
-        await transport.close()
-        (answer,) = await asyncio.wait_for(waiting, 5)
-        assert isinstance(answer, Failure)
-
-    asyncio.run(main())
-
-
-@pytest.mark.req("fork after acquire", "B3")
-def test_nothing_is_imported_when_a_connection_is_made() -> None:
-    """A child that is forked while a thread imports something waits for that for ever."""
-    script = (
-        "import sys, holdfast; from holdfast import Unavailable\n"
-        "locks = holdfast.connect('etcd://localhost:1', request_timeout=0.2)\n"
-        "before = set(sys.modules)\n"
-        "try: locks.lock('x').acquire()\n"
-        "except Unavailable: pass\n"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout.strip() == ""

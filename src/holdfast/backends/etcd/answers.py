@@ -196,32 +196,28 @@ def token_of(data: bytes) -> str:
 @dataclass(slots=True, eq=False)
 class WatchAnswer:
     """Events of one watch. `gone` has the keys that were deleted, as they were before if that was
-    asked for."""
+    asked for.
+
+    Hazard: the header's revision is the store's, and of events that are due since long etcd sends a
+    part at a time: how far we have come is what the events themselves say (`reached`)."""
 
     watch: int = 0
-    revision: int = 0
-    created: bool = False
+    reached: int = 0
     canceled: bool = False
     reason: str = ""
-    events: int = 0
     gone: list[KeyValue] = field(default_factory=list[KeyValue])
 
     @classmethod
     def read(cls, data: bytes) -> WatchAnswer:
         answer = cls()
         for number, value, text in _fields(data):
-            if number == 1:
-                answer.revision = _revision(text)
-            elif number == 2:
+            if number == 2:
                 answer.watch = value
-            elif number == 3:
-                answer.created = bool(value)
             elif number == 4:
                 answer.canceled = bool(value)
             elif number == 6:
                 answer.reason = text.decode("utf-8", "replace")
             elif number == 11:
-                answer.events += 1
                 answer._event(text)
         return answer
 
@@ -234,5 +230,7 @@ class WatchAnswer:
                 now = text
             elif number == 3:
                 before = text
+        kv = KeyValue.read(now)
+        self.reached = max(self.reached, kv.modified)
         if deleted:
-            self.gone.append(KeyValue.read(before or now))
+            self.gone.append(KeyValue.read(before) if before else kv)

@@ -9,20 +9,14 @@ connection of its own.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.http2 import (
-    NO_ANSWER,
-    Event,
-    Failure,
-    Http2,
-    HttpError,
-    broken,
-    unreached,
-)
+from holdfast.backends.etcd.dial import GREETING, broken, known, turns, unreached
+from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
 from holdfast.ports import clock
 
 __all__ = ["AsyncTransport"]
@@ -34,10 +28,13 @@ SILENCE = 0.1
 class _Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, speaks: bool = True) -> None:
         self.http = Http2()
         self.heard = clock.now()
         self.retired = False
+        self.trouble: Exception | None = None
+        self._greeted: asyncio.Future[None] | None = None
+        self._speaks = speaks  # else the other side begins
         self.lost: Failure | None = None  # why it is gone
         self._transport: asyncio.Transport | None = None
         self._handlers: dict[int, deque[Event]] = {}
@@ -50,6 +47,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = clock.now()
+        self._be_greeted()
         try:
             for event in self.http.receive(data):
                 inbox = self._handlers.get(event.stream)
@@ -64,9 +62,28 @@ class _Link(asyncio.Protocol):
             self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.trouble = exc
         self.fail(broken(exc))
 
+    async def greeting(self) -> None:
+        """Until the other side said something, or has had the time to."""
+        if not self._speaks and self.lost is None:
+            loop = asyncio.get_running_loop()
+            self._greeted = loop.create_future()
+            timer = loop.call_later(GREETING, self._be_greeted)
+            try:
+                await self._greeted
+            finally:
+                timer.cancel()
+        self.flush()
+
+    def _be_greeted(self) -> None:
+        self._speaks = True
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_result(None)
+
     def fail(self, why: Failure) -> None:
+        self._be_greeted()
         self.lost = self.lost or why
         self.retired = True
         for number in list(self._handlers):
@@ -78,9 +95,11 @@ class _Link(asyncio.Protocol):
     def retire(self) -> None:
         self.retired = True
         if not self._handlers and self._transport is not None:
-            self._transport.close()
+            self._transport.abort()  # not `close`, which waits until all is sent: to nobody, maybe
 
     def flush(self) -> None:
+        if not self._speaks:
+            return
         if self.http.out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(bytes(self.http.out))
             self.http.out.clear()
@@ -153,11 +172,34 @@ class _Link(asyncio.Protocol):
             await self.pause(number, deadline)
 
 
+async def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    trouble: OSError = OSError("it has no address")
+    found = known(endpoint.host, endpoint.port) or await loop.getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+    )
+    for (family, kind, protocol, _, address), seconds in turns(found, deadline):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            async with asyncio.timeout(seconds):
+                await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            trouble = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise trouble
+
+
 class AsyncTransport:
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
         self._links: dict[Endpoint, _Link] = {}
-        self._connecting: dict[Endpoint, asyncio.Task[_Link | Failure]] = {}
+        self._connecting: dict[Endpoint, tuple[asyncio.Task[_Link | Failure], float]] = {}
         self._streams: set[_Link] = set()
 
     async def exchange(
@@ -174,23 +216,27 @@ class AsyncTransport:
     async def _shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
         """The connection for all: one is made, however many ask for it; who is cancelled leaves it
         to the others."""
-        task = self._connecting.get(endpoint)
-        if task is None:
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(self._make_shared(endpoint, deadline))
-            self._connecting[endpoint] = task
-            task.add_done_callback(lambda _: self._connecting.pop(endpoint, None))
-        try:
-            async with asyncio.timeout(max(0.0, deadline - clock.now())):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            return unreached(str(endpoint), TimeoutError())
-        except asyncio.CancelledError:
-            # By close(), perhaps. At the end of a loop both are cancelled: then we, too, must end.
-            current = asyncio.current_task()
-            if task.cancelled() and not (current and current.cancelling()):
-                return Failure(NO_ANSWER, "the client was closed", applied=False)
-            raise
+        loop = asyncio.get_running_loop()
+        while True:
+            task, limit = self._connecting.get(endpoint, (None, 0.0))
+            if task is None or task.done():
+                limit = deadline
+                task = loop.create_task(self._make_shared(endpoint, deadline))
+                self._connecting[endpoint] = task, deadline
+            try:
+                async with asyncio.timeout(max(0.0, deadline - clock.now())):
+                    link = await asyncio.shield(task)
+            except TimeoutError:
+                return unreached(str(endpoint), TimeoutError())
+            except asyncio.CancelledError:
+                # By close(), perhaps. At the end of a loop both are cancelled: then we must end.
+                current = asyncio.current_task()
+                if task.cancelled() and not (current and current.cancelling()):
+                    return Failure(NO_ANSWER, "the client was closed", applied=False)
+                raise
+            # Who began it may have had less time than we have.
+            if not isinstance(link, Failure) or not limit <= clock.now() < deadline:
+                return link
 
     async def _make_shared(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
         link = await self._connect(endpoint, deadline)
@@ -202,19 +248,25 @@ class AsyncTransport:
         return link
 
     async def _connect(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), self._tls
+        link: _Link | None = None
         try:
             async with asyncio.timeout(max(0.0, deadline - clock.now())):
+                sock = await _dial(endpoint, deadline)
                 _, link = await loop.create_connection(
-                    _Link,
-                    endpoint.host,
-                    endpoint.port,
-                    ssl=self._tls,
-                    server_hostname=endpoint.host if self._tls else None,
+                    lambda: _Link(speaks=tls is None),
+                    sock=sock,
+                    ssl=tls,
+                    server_hostname=endpoint.host if tls else None,
                 )
-        except OSError as error:
-            return unreached(str(endpoint), error)
-        return link
+                await link.greeting()
+        except BaseException as error:
+            if link is not None:
+                link.fail(Failure(NO_ANSWER, "it was given up"))
+            if isinstance(error, OSError):
+                return unreached(str(endpoint), error)
+            raise
+        return unreached(str(endpoint), link.trouble) if link.lost else link
 
     async def stream(
         self, endpoint: Endpoint, headers: bytes, deadline: float
@@ -226,7 +278,7 @@ class AsyncTransport:
         return AsyncStream(link, headers, self._streams)
 
     async def close(self) -> None:
-        for task in list(self._connecting.values()):
+        for task, _ in self._connecting.values():
             task.cancel()
         for link in [*self._links.values(), *self._streams]:
             link.fail(Failure(NO_ANSWER, "the client was closed"))

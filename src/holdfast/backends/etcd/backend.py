@@ -123,16 +123,16 @@ class EtcdBackend:
     ) -> Released | AlreadyLost | Unknown:
         claim = grant.claim
         entry = self._book.entries.get(claim.owner)
-        if entry is None or not entry.held:
+        if entry is None:
             return AlreadyLost(NOT_OURS)
-        now = self._port.now()
+        held, now = entry.held, self._port.now()
         if tombstone:
             self._book.bury(claim)
         result = await self._book.delete(entry, tombstone, deadline)
         if isinstance(result, Failure):
             return Unknown(result.text)
         self._book.forget(entry)
-        if not result:
+        if not result or not held:
             return AlreadyLost(NOT_OURS)
         return Released() if now < entry.until else AlreadyLost(TOO_LATE)
 

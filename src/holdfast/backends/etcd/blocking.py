@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError, broken, unreached
+from holdfast.backends.etcd.dial import GREETING, broken, known, turns, unreached
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
@@ -36,24 +37,61 @@ CHUNK = 65536
 codecs.lookup("idna")
 
 
+def _left(deadline: float) -> float:
+    left = deadline - clock.now()
+    if left <= 0:
+        raise TimeoutError("no time was left to connect")
+    return left
+
+
+def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
+    trouble: OSError = OSError("it has no address")
+    found = known(endpoint.host, endpoint.port) or socket.getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+    )
+    for (family, kind, protocol, _, address), seconds in turns(found, deadline):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(seconds)
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            trouble = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise trouble
+
+
 class _Link:
     """One connection."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, deadline: float) -> None:
-        left = deadline - clock.now()
-        if left <= 0:
-            raise TimeoutError("no time was left to connect")
-        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
-        self.sock = sock
+        self.http = Http2()
+        self.sock = sock = _dial(endpoint, deadline)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
+                sock.settimeout(_left(deadline))
                 self.sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
+                self._be_greeted(deadline)
         except BaseException:
+            self.sock.close()
             sock.close()
             raise
-        self.http = Http2()
         self.used = clock.now()
+
+    def _be_greeted(self, deadline: float) -> None:
+        self.sock.settimeout(min(GREETING, _left(deadline)))
+        try:
+            data = self.sock.recv(CHUNK)
+        except TimeoutError:
+            return  # it waits for us to begin
+        if not data:
+            raise ConnectionError("the connection was closed")
+        self.http.receive(data)
 
     def close(self) -> None:
         self.sock.close()
@@ -110,14 +148,13 @@ class _Link:
                         results[number] = Failure(NO_ANSWER, "an answer without a message")
         except TimeoutError:
             trouble = Failure(NO_ANSWER, "it did not answer in time")
+            http.closing = True
         except (OSError, HttpError) as error:
             trouble = broken(error)
+            http.closing = True  # perhaps with half a frame sent: not used again
         self.used = clock.now()
-        if waiting:
-            for number in waiting:
-                results[number] = trouble
-            self.close()
-            http.closing = True
+        for number in waiting:
+            results[number] = trouble
         return [results[number] for number in numbers]
 
 
@@ -160,7 +197,7 @@ class BlockingTransport:
     def _connect(self, endpoint: Endpoint, deadline: float) -> _Link | Failure:
         try:
             return _Link(endpoint, self._tls, deadline)
-        except OSError as error:
+        except (OSError, HttpError) as error:
             return unreached(str(endpoint), error)
 
     async def stream(
@@ -189,6 +226,7 @@ class BlockingStream:
         self._http = link.http
         self._number = self._http.begin(headers, None)
         self._outbox: deque[bytes | None] = deque()  # None: a ping
+        self._nudged = False
         self._inbox: deque[bytes | Failure] = deque()
         self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._mutex = threading.Lock()
@@ -198,33 +236,40 @@ class BlockingStream:
 
     def send(self, message: bytes) -> None:
         self._outbox.append(message)
-        self.nudge()
+        self._ring()
 
     def ping(self) -> None:
         self._outbox.append(None)
-        self.nudge()
+        self._ring()
 
     def nudge(self) -> None:
+        self._nudged = True
+        self._ring()
+
+    def _ring(self) -> None:
         with self._mutex:
             if self._open:
                 try:
                     os.write(self._mouth, b"!")
-                except BlockingIOError:  # it has been nudged often enough
+                except BlockingIOError:  # it has rung often enough
                     pass
 
     async def receive(self, deadline: float) -> bytes | Failure | None:
         if self._inbox:
             return self._inbox.popleft()
         try:
-            nudged = self._move(deadline)
-            while not self._inbox and not nudged and clock.now() < deadline:
-                nudged = self._move(deadline)
+            self._move(deadline)
+            while not self._inbox and not self._nudged and clock.now() < deadline:
+                self._move(deadline)
         except (OSError, HttpError) as error:
             self._inbox.append(broken(error))
-        return self._inbox.popleft() if self._inbox else None
+        if self._inbox:
+            return self._inbox.popleft()
+        self._nudged = False
+        return None
 
-    def _move(self, deadline: float) -> bool:
-        """Write what can be written, wait, read what can be read; True: it was nudged."""
+    def _move(self, deadline: float) -> None:
+        """Write what can be written, wait, read what can be read."""
         http = self._http
         while self._outbox:
             message = self._outbox.popleft()
@@ -244,7 +289,6 @@ class BlockingStream:
         if self._ear in ready:
             os.read(self._ear, 4096)
         self._read()
-        return self._ear in ready and not self._outbox
 
     def _write(self) -> None:
         out = self._http.out
@@ -278,3 +322,8 @@ class BlockingStream:
                 os.close(self._ear)
                 os.close(self._mouth)
         self._link.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):  # inherited by a fork: nobody closes it there
+            os.close(self._ear)
+            os.close(self._mouth)

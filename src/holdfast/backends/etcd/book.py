@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.backends.common import Tombstones
 from holdfast.backends.etcd import line, wire
 from holdfast.backends.etcd.answers import Deleted, TxnAnswer
-from holdfast.backends.etcd.channel import NOT_FOUND, Channel
+from holdfast.backends.etcd.channel import NOT_FOUND, Channel, no_space
 from holdfast.backends.etcd.entry import Entry
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.keys import Keys, Values
@@ -31,7 +31,7 @@ class Book:
     def __init__(self, port: Port, channel: Channel, keys: Keys, signals: Signals) -> None:
         self.port = port
         self.channel = channel
-        self.sessions = Sessions(channel, port, signals, self.forget)
+        self.sessions = Sessions(channel, port, signals, self.lose)
         self.keys = keys
         self.values = Values()
         self.entries: dict[str, Entry] = {}
@@ -58,6 +58,14 @@ class Book:
             return False
         with self.port.mutex():
             return self._graves.cover(claim.owner, self.port.now())
+
+    def lose(self, entry: Entry) -> None:
+        """It is held no more. If a request of it may still be on its way, the entry stays: for
+        `withdraw`, which puts the tombstone."""
+        entry.held = False
+        entry.revision = 0
+        if not entry.pending:
+            self.forget(entry)
 
     def forget(self, entry: Entry) -> None:
         self.sessions.leave(entry)
@@ -96,10 +104,20 @@ class Book:
                 deleted = TxnAnswer.read(result).answers[0]
                 return deleted.count if isinstance(deleted, Deleted) else 0
             if not lease_gone(result):
+                if no_space(result):  # the tombstone has to wait for it; the others need not
+                    await self._delete(entry, deadline)
                 return result
             self.sessions.end(session, REVOKED)
+        return await self._delete(entry, deadline)
+
+    async def _delete(self, entry: Entry, deadline: float) -> int | Failure:
         (result,) = await self.channel.ask(deadline, (wire.DELETE, wire.delete(entry.key)))
         return result if isinstance(result, Failure) else Deleted.read(result).count
+
+    async def taken_back(self, entry: Entry, deadline: float) -> bool:
+        """A put was refused for want of space, which etcd may say although it did it: whether
+        nothing of that is left. A key that was there before is not that put's."""
+        return bool(entry.revision) or not isinstance(await self._delete(entry, deadline), Failure)
 
 
 def lease_gone(failure: Failure) -> bool:

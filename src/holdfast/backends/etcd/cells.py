@@ -13,7 +13,7 @@ from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import KeyValue, LeaseAnswer, Ranged, TxnAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
 from holdfast.backends.etcd.http2 import Failure
-from holdfast.backends.etcd.hub import Hub
+from holdfast.backends.etcd.hub import Hub, Watch
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.reading import read
 from holdfast.backends.etcd.wire import EQUAL, LESS, MOD, VALUE
@@ -99,12 +99,13 @@ class Cells:
             now = port.now()
             if (cell.version if cell else 0) != version or now >= deadline:
                 return cell
-            watch = self._hub.watch(key, revision + 1, lambda _: event.set(), puts=True)
+            watch = Watch(key, revision + 1, lambda _: event.set(), puts=True)
             try:
+                self._hub.add(watch)
                 if not await event.wait(min(deadline, now + HEARTBEAT)) and port.now() >= deadline:
                     return cell
             finally:
-                self._hub.unwatch(watch)
+                self._hub.remove(watch)
             event.clear()
             vain += 1
             if vain > 1:  # nobody can watch for us, as it seems: do not ask all the time

@@ -17,13 +17,16 @@ from typing import Protocol
 
 from holdfast.backends.etcd import answers, hpack, wire
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
+from holdfast.backends.etcd.together import Together
 from holdfast.core.port import Port
 from holdfast.errors import Misconfigured, Unavailable
 
-__all__ = ["Channel", "Endpoint", "Request", "Site", "Stream", "Transport", "refusal"]
+__all__ = ["Channel", "Endpoint", "Request", "Site", "Stream", "Transport", "no_space", "refusal"]
 
 Request = tuple[str, bytes]
 Block = tuple[bytes, bytes]
+Access = tuple[bytes, dict[str, bytes]]
+"""A token, and the header blocks that have it: changed together, whoever else is at it."""
 
 # Codes of gRPC.
 DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 4, 5, 7, 8
@@ -36,7 +39,7 @@ INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICAT
 )
 REFUSALS = (INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION,
             UNIMPLEMENTED, UNAUTHENTICATED)  # fmt: skip
-"""etcd says these before it does anything."""
+"""etcd says these before it does anything; but see `no_space`."""
 
 SHORTEST_TRY = 1.0
 """Where there are several endpoints, one that is silent is given half of the time there is, and at
@@ -108,8 +111,8 @@ class Channel:
         self._transport = transport
         self._port = port
         self._turn = 0  # which endpoint is asked
-        self._token = b""
-        self._blocks: dict[str, bytes] = {}
+        self._access: Access = b"", {}
+        self._login = Together[str | Failure](port)
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -118,7 +121,8 @@ class Channel:
 
     def _headers(self, method: str) -> bytes:
         """The header block of a method: made once for each token."""
-        block = self._blocks.get(method)
+        token, blocks = self._access
+        block = blocks.get(method)
         if block is None:
             headers = [
                 (b":method", b"POST"),
@@ -129,20 +133,20 @@ class Channel:
                 (b"content-type", b"application/grpc"),
                 (b"hasleader", b"true"),  # a member that has lost its leader is to say so at once
             ]
-            if self._token:
-                headers.append((b"token", self._token))
-            block = self._blocks[method] = hpack.encode(headers)
+            if token:
+                headers.append((b"token", token))
+            block = blocks[method] = hpack.encode(headers)
         return block
 
     async def ask(self, deadline: float, *requests: Request) -> list[bytes | Failure]:
-        if self._site.user and not self._token:
-            failure = await self._log_in(deadline)
+        if self._site.user and not self._access[0]:
+            failure = await self._log_in(b"", deadline)
             if failure is not None:
                 return [failure] * len(requests)
         again = 1 if self._site.user else 0
         left = len(self._site.endpoints)
         while True:
-            turn, token = self._turn, self._token
+            turn, token = self._turn, self._access[0]
             calls = [(self._headers(method), message) for method, message in requests]
             results = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
             failure = next((one for one in results if isinstance(one, Failure)), None)
@@ -151,8 +155,7 @@ class Channel:
             if not _trouble(failure):
                 if again and _stale(failure) and all(map(_without_effect, results)):
                     again -= 1
-                    # Somebody else may have logged in meanwhile: it costs etcd a tenth of a second.
-                    failure = await self._log_in(deadline) if self._token == token else None
+                    failure = await self._log_in(token, deadline)
                     if failure is None:
                         continue
                     return [failure] * len(requests)
@@ -166,8 +169,8 @@ class Channel:
 
     async def open(self, method: str, deadline: float) -> Stream | Failure:
         """A stream to the first endpoint that can be reached."""
-        if self._site.user and not self._token:
-            failure = await self._log_in(deadline)
+        if self._site.user and not self._access[0]:
+            failure = await self._log_in(b"", deadline)
             if failure is not None:
                 return failure
         result: Stream | Failure = Failure(NO_ANSWER, "no time was left", applied=False)
@@ -187,8 +190,7 @@ class Channel:
 
     def forget_token(self) -> None:
         """It was refused: log in again before the next call."""
-        self._token = b""
-        self._blocks.clear()
+        self._access = b"", {}
 
     def _move_on(self, turn: int) -> None:
         if self._turn == turn:  # else somebody did it already
@@ -200,7 +202,24 @@ class Channel:
         now = self._port.now()
         return min(deadline, now + max(SHORTEST_TRY, (deadline - now) / 2))
 
-    async def _log_in(self, deadline: float) -> Failure | None:
+    async def _log_in(self, stale: bytes, deadline: float) -> Failure | None:
+        """Have another token than this one. It costs etcd a tenth of a second of its processor, so
+        one logs in for all."""
+
+        def settles(outcome: str | Failure) -> bool:
+            return isinstance(outcome, str) or not _trouble(outcome)
+
+        outcome = await self._login.do(
+            lambda: self._authenticate(stale, deadline), settles, deadline
+        )
+        if outcome is None:
+            return Failure(NO_ANSWER, "no time was left to log in", applied=False)
+        return outcome if isinstance(outcome, Failure) else None
+
+    async def _authenticate(self, stale: bytes, deadline: float) -> str | Failure:
+        token = self._access[0]
+        if token and token != stale:  # somebody did it just before
+            return token.decode()
         self.forget_token()
         message = wire.authenticate(self._site.user, self._site.password)
         failure = Failure(NO_ANSWER, "no time was left", applied=False)
@@ -209,9 +228,9 @@ class Channel:
             calls = [(self._headers(wire.AUTHENTICATE), message)]
             (result,) = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
             if isinstance(result, bytes):
-                self._token = answers.token_of(result).encode()
-                self._blocks.clear()
-                return None
+                fresh = answers.token_of(result)
+                self._access = fresh.encode(), {}
+                return fresh
             failure = result
             if not _trouble(result):
                 break
@@ -224,8 +243,8 @@ class Channel:
 
 
 def _trouble(failure: Failure) -> bool:
-    """Whether another endpoint might do better."""
-    return failure.code in (NO_ANSWER, UNAVAILABLE, DEADLINE_EXCEEDED)
+    """Whether another endpoint might do better: also one whose certificate is in date."""
+    return failure.code in (NO_ANSWER, NO_TRUST, UNAVAILABLE, DEADLINE_EXCEEDED)
 
 
 def _without_effect(result: bytes | Failure) -> bool:
@@ -234,9 +253,17 @@ def _without_effect(result: bytes | Failure) -> bool:
 
 def _refused(failure: Failure) -> bool:
     """Whether nothing was done, surely: etcd is known to refuse before it does anything."""
+    if no_space(failure):
+        return False
     if failure.applied is not None or failure.code in REFUSALS:
         return not failure.applied
     return failure.code == UNAVAILABLE and "no leader" in failure.text
+
+
+def no_space(failure: Failure) -> bool:
+    """etcd is over its quota. It may say so of what it did all the same: if others used up the
+    space after it had looked whether there is any."""
+    return failure.code == RESOURCE_EXHAUSTED and "space" in failure.text
 
 
 def _judged(result: bytes | Failure) -> bytes | Failure:

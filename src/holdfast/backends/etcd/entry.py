@@ -20,6 +20,9 @@ class Blocker:
         self.key = key
         self.missing = missing
 
+    def same(self, other: Blocker) -> bool:
+        return self.key == other.key and self.missing == other.missing
+
 
 class Entry:
     __slots__ = (

@@ -2,8 +2,9 @@
 
 Contract: one object is one connection. `begin` starts a call; whatever is to be sent gathers in
 `out`, which the owner of the socket sends and clears; `receive` takes what was read and returns
-what became of the calls. Nothing here waits, and nothing is decided: `blocking.py` and
-`asynchronous.py` move the bytes, `channel.py` decides what a failure means.
+what became of the calls. A call that the other side does not allow yet (it says how many there may
+be at a time) begins when another has ended. Nothing here waits, and nothing is decided:
+`blocking.py` and `asynchronous.py` move the bytes, `channel.py` decides what a failure means.
 
 Why not grpcio: in a forked child of a process that uses grpc.aio, calls hang (grpcio 1.85, seen in
 a run); a call takes twice the processor time; and generated code binds to a version of protobuf.
@@ -12,7 +13,6 @@ What a client of etcd needs of HTTP/2 is this page.
 
 from __future__ import annotations
 
-import ssl
 import struct
 from collections import deque
 from dataclasses import dataclass, field
@@ -27,8 +27,6 @@ __all__ = [
     "Failure",
     "Http2",
     "HttpError",
-    "broken",
-    "unreached",
 ]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -44,13 +42,14 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION =
 )
 ACK = END_STREAM = 0x1
 END_HEADERS, PADDED, PRIORITY = 0x4, 0x8, 0x20
-HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 4, 5
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 3, 4, 5
 CANCEL, REFUSED_STREAM = 8, 7
 
 WINDOW = 0x7FFFFFFF
 REFILL = 1 << 28  # after so many bytes the other side is told that it may send as many again
 LARGEST = 1 << 26  # no answer of etcd is larger: 64 MiB
 LARGEST_FRAME = 16384  # we did not allow more
+LARGEST_BLOCK = 1 << 20  # of headers
 LAST_STREAM = 1 << 30
 
 _head = struct.Struct(">IBI")  # length and kind, flags, stream
@@ -73,17 +72,6 @@ class Failure:
     """False: the store surely did nothing. None: nobody knows."""
 
 
-def broken(error: Exception | None) -> Failure:
-    """The failure of a call whose connection broke."""
-    if isinstance(error, ssl.SSLError) and any(
-        sign in (error.reason or "") for sign in ("CERTIFICATE", "UNKNOWN_CA")
-    ):
-        # In TLS 1.3 a client hears only now that its certificate is not accepted.
-        return Failure(NO_TRUST, error.reason or "", applied=False)
-    why = "the connection was closed" if error is None else str(error) or type(error).__name__
-    return Failure(NO_ANSWER, why)
-
-
 class Event(NamedTuple):
     """What came on a stream: a message, or (with neither) its good end, or its failure."""
 
@@ -96,19 +84,10 @@ NO_ANSWER, NO_TRUST = -1, -2
 """Codes beside gRPC's: nobody answered; one of the two sides does not accept the certificate."""
 
 
-def unreached(where: str, error: OSError) -> Failure:
-    """The failure of a call that could not be sent."""
-    if isinstance(error, TimeoutError):
-        return Failure(NO_ANSWER, f"{where}: it did not answer in time", applied=False)
-    if isinstance(error, ssl.SSLError):
-        return Failure(NO_TRUST, f"{where}: {error.reason or error}", applied=False)
-    why = error.strerror or str(error) or type(error).__name__
-    return Failure(NO_ANSWER, f"{where}: {why}", applied=False)
-
-
 @dataclass(slots=True, eq=False)
 class _Stream:
     window: int
+    opening: bytes | None = None  # the headers of a call that is still to begin
     buffer: bytearray = field(default_factory=bytearray)
     taken: int = 0
     unsent: deque[tuple[bytes, bool]] = field(default_factory=deque[tuple[bytes, bool]])
@@ -142,6 +121,8 @@ class Http2:
         self._window: int = 65535  # what we may send in all
         self._initial: int = 65535  # and on a new stream
         self._frame_size = 16384
+        self._most: int = 1 << 31  # calls at a time
+        self._later: deque[int] = deque()  # calls that are still to begin, in order
         self._taken = 0
         self._block: tuple[int, int, bytearray] | None = None  # headers still to be continued
 
@@ -154,10 +135,32 @@ class Http2:
         if number > LAST_STREAM:  # numbers are never used twice: the next call gets a new one
             self.closing = True
         stream = self.streams[number] = _Stream(self._initial)
-        self.out += _frame(HEADERS, END_HEADERS, number, headers)
+        if len(self.streams) > self._most:
+            stream.opening = headers
+            self._later.append(number)
+        else:
+            self.out += _frame(HEADERS, END_HEADERS, number, headers)
         if message is not None:
             self._data(number, stream, _framed(message), last)
         return number
+
+    def _begin_others(self) -> None:
+        """Calls that had to wait, now that there is room."""
+        while self._later and len(self.streams) - len(self._later) < self._most:
+            number = self._later.popleft()
+            stream = self.streams[number]
+            assert stream.opening is not None
+            self.out += _frame(HEADERS, END_HEADERS, number, stream.opening)
+            stream.opening = None
+            self._flush(number, stream)
+
+    def _forget(self, number: int) -> _Stream | None:
+        stream = self.streams.pop(number, None)
+        if stream is not None and stream.opening is not None:
+            self._later.remove(number)
+        if self._later:
+            self._begin_others()
+        return stream
 
     def send(self, number: int, message: bytes) -> None:
         """One more message on a stream that was begun with `last=False`."""
@@ -166,14 +169,15 @@ class Http2:
             self._data(number, stream, _framed(message), False)
 
     def cancel(self, number: int) -> None:
-        if self.streams.pop(number, None) is not None:
+        stream = self._forget(number)
+        if stream is not None and stream.opening is None:
             self.out += _frame(RST_STREAM, 0, number, _u32.pack(CANCEL))
 
     def ping(self) -> None:
         self.out += _frame(PING, 0, 0, b"holdfast")
 
     def _data(self, number: int, stream: _Stream, data: bytes, last: bool) -> None:
-        if stream.unsent:
+        if stream.unsent or stream.opening is not None:
             stream.unsent.append((data, last))
             return
         size = len(data)
@@ -187,7 +191,7 @@ class Http2:
 
     def _flush(self, number: int, stream: _Stream) -> None:
         """As much as the windows allow."""
-        while stream.unsent:
+        while stream.unsent and stream.opening is None:
             data, last = stream.unsent[0]
             size = min(len(data), self._window, stream.window, self._frame_size)
             if size <= 0:
@@ -246,6 +250,8 @@ class Http2:
             if self._block is None or self._block[0] != number:
                 raise HttpError("a continuation of nothing")
             self._block[2].extend(payload)
+            if len(self._block[2]) > LARGEST_BLOCK:
+                raise HttpError("headers without an end")
             if flags & END_HEADERS:
                 _, first, block = self._block
                 self._block = None
@@ -331,14 +337,18 @@ class Http2:
                     self._flush(number, stream)
             elif name == MAX_FRAME_SIZE:
                 self._frame_size = value
+            elif name == MAX_CONCURRENT:
+                self._most = value
+                self._begin_others()
         self.out += _frame(SETTINGS, ACK, 0, b"")
 
     def _on_goaway(self, payload: bytes, events: list[Event]) -> None:
         self.closing = True
         last = _u32.unpack_from(payload)[0] & WINDOW
-        for number in [number for number in self.streams if number > last]:
-            self._end(number, Failure(NO_ANSWER, "the server is going away", False), events)
+        for number in sorted(self.streams, reverse=True):  # so none of the later ones begins
+            if number > last or self.streams[number].opening is not None:
+                self._end(number, Failure(NO_ANSWER, "the server is going away", False), events)
 
     def _end(self, number: int, failure: Failure | None, events: list[Event]) -> None:
-        if self.streams.pop(number, None) is not None:
+        if self._forget(number) is not None:
             events.append(Event(number, None, failure))

@@ -2,9 +2,10 @@
 
 Contract: `watch` never waits and loses nothing: it begins at a revision that its caller has seen
 the store at, and goes on from the last one heard of, on another endpoint if it must. Whoever
-cannot be served (etcd has forgotten that revision, nobody can be reached) is called with None: look
-for yourself. A stream that is silent is asked for a sign of life, and replaced if none comes.
-One loop in the background serves it, while there is anything to watch and a little longer.
+cannot be served (etcd has forgotten that revision, nobody can be reached, the loop was ended) is
+called with None: look for yourself. A stream that is silent is asked for a sign of life, and
+replaced if none comes. One loop in the background serves it, while there is anything to watch and
+a little longer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ QUIET = 10.0
 seconds for an attack."""
 SIGN = 5.0
 """And must come within so many."""
+LOG_IN = 1.0
+"""Not more often than that for the sake of a watch."""
+REFUSED = ("auth", "token", "permission denied")
 LINGER = 10.0
 """How long the stream is kept when there is nothing to watch."""
 
@@ -38,12 +42,22 @@ Call = Callable[[list[KeyValue] | None], None]
 
 
 class Watch:
+    """Deletions of a key, or of the keys up to `end`, from the revision `since` on. `puts`: those,
+    too. `before`: what was deleted is told as it was."""
+
     __slots__ = ("before", "call", "end", "key", "number", "puts", "since")
 
     def __init__(
-        self, number: int, key: bytes, end: bytes, since: int, call: Call, puts: bool, before: bool
+        self,
+        key: bytes,
+        since: int,
+        call: Call,
+        *,
+        end: bytes = b"",
+        puts: bool = False,
+        before: bool = False,
     ) -> None:
-        self.number = number
+        self.number = 0  # on the stream
         self.key = key
         self.end = end
         self.since = since
@@ -67,32 +81,26 @@ class Hub:
         self._task: Task | None = None  # the loop, as long as it will look at what is added
         self._closed = False
         self._suspect = False
+        self._log_in_at = 0.0
 
-    def watch(
-        self,
-        key: bytes,
-        since: int,
-        call: Call,
-        *,
-        end: bytes = b"",
-        puts: bool = False,
-        before: bool = False,
-    ) -> Watch:
-        watch = Watch(next(self._numbers), key, end, since, call, puts, before)
+    def add(self, watch: Watch) -> None:
+        """Never waits. Whoever adds removes, whatever happens meanwhile."""
         with self._port.mutex():
+            if self._closed:
+                watch.call(None)
+                return
+            watch.number = next(self._numbers)
             self._watches[watch.number] = watch
             if self._stream is not None:
                 self._stream.send(watch.request())
-            if (self._task is None or not self._task.alive) and not self._closed:
+            if self._task is None or not self._task.alive:
                 self._task = self._port.task(self._run, _farewell, "holdfast-etcd-watch")
                 try:
                     self._task.start()
                 except RuntimeError:  # the interpreter is exiting
                     self._task = None
-        return watch
 
-    def unwatch(self, watch: Watch) -> None:
-        """Never waits: called whatever happened."""
+    def remove(self, watch: Watch) -> None:
         with self._port.mutex():
             if self._watches.pop(watch.number, None) is not None and self._stream is not None:
                 self._stream.send(wire.watch_cancel(watch.number))
@@ -119,28 +127,35 @@ class Hub:
         failures = 0
         try:
             while not self._done():
-                stream = await self._channel.open(wire.WATCH, self._port.now() + CONNECT)
-                if isinstance(stream, Failure):
-                    failures += 1
-                    self._call_all()
-                    await self._port.sleep(pause(failures, self._port.random(), 10.0))
-                    continue
                 useful = False
                 try:
-                    useful = await self._serve(stream)
-                except ValueError:
-                    log.exception("etcd said something on its watch stream that is no message")
-                finally:
-                    with self._port.mutex():
-                        self._stream = None
-                    await stream.close()
+                    useful = await self._once()
+                except Exception:  # whatever it was: those who wait must not wait for us
+                    log.exception("the watch stream of etcd broke unexpectedly; another is opened")
                 failures = 0 if useful else failures + 1
                 if not useful:
-                    self._channel.move_on()
+                    self._call_all()
                     await self._port.sleep(pause(failures, self._port.random(), 10.0))
         except BaseException:
             self._task = None
+            self._call_all()  # who goes on waiting has another loop started
             raise
+
+    async def _once(self) -> bool:
+        """One stream, from its beginning to its end; False: it was of no use."""
+        stream = await self._channel.open(wire.WATCH, self._port.now() + CONNECT)
+        if isinstance(stream, Failure):
+            return False
+        useful = False
+        try:
+            useful = await self._serve(stream)
+        finally:
+            with self._port.mutex():
+                self._stream = None
+            await stream.close()
+            if not useful:
+                self._channel.move_on()
+        return useful
 
     def _done(self) -> bool:
         """Nothing to watch: who comes now starts another loop."""
@@ -160,7 +175,7 @@ class Hub:
         with port.mutex():
             self._suspect = False
             self._stream = stream
-            for watch in self._watches.values():
+            for watch in self._watches.values():  # those added from now on send for themselves
                 stream.send(watch.request())
         useful = False
         asked = 0.0  # when a sign of life was asked for
@@ -194,16 +209,21 @@ class Hub:
     def _dispatch(self, answer: WatchAnswer) -> None:
         watch = self._watches.get(answer.watch)
         if answer.canceled:
-            if "auth" in answer.reason or "token" in answer.reason:
+            refused = any(sign in answer.reason for sign in REFUSED)
+            if refused and self._port.now() >= self._log_in_at:
+                # The token that the stream was opened with is over, as it seems: nothing new can be
+                # watched on it. Log in again, and begin another. Now and then only, since this user
+                # may really not be allowed to.
+                self._log_in_at = self._port.now() + LOG_IN
                 self._channel.forget_token()
                 self._suspect = True
             if watch is not None:
                 watch.call(None)
-            return
-        if watch is None or not answer.events:
-            return
-        watch.since = answer.revision + 1
-        watch.call(answer.gone)
+            elif refused:  # etcd does not say which of them
+                self._call_all()
+        elif watch is not None and answer.reached:
+            watch.since = answer.reached + 1
+            watch.call(answer.gone)
 
 
 async def _farewell() -> None:

@@ -55,39 +55,35 @@ async def renew(
         if not isinstance(listed, Failure):
             keys[session.id] = set(LeaseAnswer.read(listed).keys)
     reason = next((one.text for one in results if isinstance(one, Failure)), "")
-    for session in alive:
-        if session.id in keys:
-            await _look_for_others(book, session, keys[session.id], grants, sent, deadline)
-    return [await _renewed(book, grant, sent, kept, keys, reason, deadline) for grant in grants]
-
-
-async def _look_for_others(
-    book: Book,
-    session: Session,
-    keys: set[bytes],
-    grants: Sequence[Grant],
-    sent: float,
-    deadline: float,
-) -> None:
-    """The list also shows whose key is gone of those that are not due now, and that may find the
-    session fresh whenever they are."""
-    due = {grant.claim.owner for grant in grants}
+    # The list also shows whose key is gone of those that are not due now, and that may find the
+    # session fresh whenever they are.
     missing = [
         entry
-        for owner, entry in list(session.entries.items())
-        if entry.held and entry.since < sent and owner not in due and entry.key not in keys
+        for session in alive
+        for entry in list(session.entries.values())
+        if session.id in keys and entry.key not in keys[session.id]
+        if entry.held and entry.since < sent
     ]
+    gone = await _gone(book, missing, deadline)
+    due = {grant.claim.owner for grant in grants}
     for entry in missing:
-        if await _is_gone(book, entry, deadline) is True:
+        if entry.claim.owner not in due and gone[entry] is True:
             book.sessions.lose(entry, NOT_OURS)
+    return [await _renewed(book, grant, sent, kept, gone, reason, deadline) for grant in grants]
 
 
-async def _is_gone(book: Book, entry: Entry, deadline: float) -> bool | Failure:
+async def _gone(
+    book: Book, missing: Sequence[Entry], deadline: float
+) -> dict[Entry, bool | Failure]:
     """Another member than the one that granted may have made the list: ask for the truth."""
-    (result,) = await ask_again(
-        book.channel, book.port, deadline, (wire.RANGE, wire.get(entry.key, keys_only=True))
-    )
-    return result if isinstance(result, Failure) else not Ranged.read(result).kvs
+    if not missing:
+        return {}
+    requests = [(wire.RANGE, wire.get(entry.key, keys_only=True)) for entry in missing]
+    results = await ask_again(book.channel, book.port, deadline, *requests)
+    return {
+        entry: result if isinstance(result, Failure) else not Ranged.read(result).kvs
+        for entry, result in zip(missing, results, strict=True)
+    }
 
 
 async def _renewed(
@@ -95,7 +91,7 @@ async def _renewed(
     grant: Grant,
     sent: float,
     kept: dict[int, bool | None],
-    keys: dict[int, set[bytes]],
+    gone: dict[Entry, bool | Failure],
     reason: str,
     deadline: float,
 ) -> Renewed | Lost | Unknown:
@@ -104,24 +100,25 @@ async def _renewed(
         return Lost(NOT_OURS)
     session = entry.session
     if session.dead:
-        book.forget(entry)
+        book.lose(entry)
         return Lost(session.dead)
     if sent >= entry.until:
         # Its session lives on, and so does its key unless we delete it.
         deleted = await book.delete(entry, False, deadline)
         if isinstance(deleted, Failure):
             return Unknown(deleted.text)
-        book.forget(entry)
+        book.lose(entry)
         return Lost(TOO_LATE)
     if kept.get(session.id) is None:
         return Unknown(reason)
-    if session.id in keys and entry.key not in keys[session.id]:
-        gone = await _is_gone(book, entry, deadline)
-        if isinstance(gone, Failure):
-            return Unknown(gone.text)
-        if gone:
-            book.forget(entry)
+    match gone.get(entry):
+        case Failure(text=text):
+            return Unknown(text)
+        case True:
+            book.lose(entry)
             return Lost(NOT_OURS)
+        case _:
+            pass
     until = min(valid_until(sent, grant.claim.ttl), session.until)
     entry.until = max(entry.until, until)
     return Renewed(until)

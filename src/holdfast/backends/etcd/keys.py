@@ -82,6 +82,8 @@ class Keys:
         if self._exact:
             if name.startswith(RESERVED):
                 raise Misconfigured(f"names beginning with {name[:5]!r} are taken, if name=exact")
+            if "/hs-" in name:  # among the keys of `a`, those that begin so are readers
+                raise Misconfigured("names with '/hs-' are taken, if name=exact")
             return b"%b%b/" % (self.prefix, name.encode())
         return b"%b%b/" % (self.prefix, self._spell(name))
 

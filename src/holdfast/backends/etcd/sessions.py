@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import LeaseAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
-from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure
 from holdfast.backends.etcd.reading import ask_again
+from holdfast.backends.etcd.together import Together
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
-from holdfast.core.port import Event, Port
+from holdfast.core.port import Port
 from holdfast.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ BEAT = 1 / 3
 
 
 class Session:
-    __slots__ = ("beating", "dead", "entries", "id", "key", "sent", "ttl", "until")
+    __slots__ = ("beats", "dead", "entries", "id", "key", "sent", "ttl", "until")
 
-    def __init__(self, key: int, lease: int, ttl: int, sent: float) -> None:
+    def __init__(self, key: int, lease: int, ttl: int, sent: float, port: Port) -> None:
         self.key = key  # the ttl that was asked for
         self.id = lease
         self.ttl = ttl
@@ -50,7 +51,7 @@ class Session:
         self.until = valid_until(sent, ttl)
         self.entries: dict[str, Entry] = {}
         self.dead = ""  # why
-        self.beating: Event | None = None
+        self.beats = Together[bool | None](port)
 
     def extended(self, sent: float, ttl: int) -> None:
         until = valid_until(sent, ttl)
@@ -68,48 +69,40 @@ class Session:
 
 class Sessions:
     def __init__(
-        self, channel: Channel, port: Port, signals: Signals, forget: Callable[[Entry], None]
+        self, channel: Channel, port: Port, signals: Signals, lose: Callable[[Entry], None]
     ) -> None:
         self._channel = channel
-        self._forget = forget
+        self._lose = lose
         self._port = port
         self._signals = signals
         self._current: dict[int, Session] = {}  # by ttl, for new claims
         self._all: dict[int, Session] = {}
-        self._granting: dict[int, Event] = {}
+        self._grants: dict[int, Together[Session | Failure]] = {}
 
     async def get(self, ttl: float, deadline: float) -> Session:
         """The session for a claim of this ttl. Raises if there is none: nothing was claimed."""
         seconds = max(1, math.ceil(ttl))
-        port = self._port
         session = self._current.get(seconds)
         if session is not None and self.alive(session):
             return session
-        mine = port.event()
-        try:
-            while True:
-                with port.mutex():
-                    session = self._current.get(seconds)
-                    granting = self._granting.setdefault(seconds, mine)
-                if session is not None and self.alive(session):
-                    return session
-                if granting is mine:
-                    return await self._grant(seconds, deadline)
-                if not await granting.wait(deadline):
-                    raise Unavailable("etcd did not grant a lease in time")
-        finally:
-            # Whatever happened to who was to grant it: the others are not kept waiting.
-            if self._granting.get(seconds) is mine:
-                self._granting.pop(seconds, None)
-            mine.set()
+        grants = self._grants.setdefault(seconds, Together(self._port))
+        result = await grants.do(lambda: self._grant(seconds, deadline), _settles, deadline)
+        if result is None:
+            raise Unavailable("etcd did not grant a lease in time")
+        if isinstance(result, Failure):
+            raise refusal(result)  # at most a lease without keys, which ends by itself
+        return result
 
-    async def _grant(self, seconds: int, deadline: float) -> Session:
+    async def _grant(self, seconds: int, deadline: float) -> Session | Failure:
+        current = self._current.get(seconds)
+        if current is not None and self.alive(current):  # somebody did it just before
+            return current
         sent = self._port.now()
         (result,) = await self._channel.ask(deadline, (wire.LEASE_GRANT, wire.lease_grant(seconds)))
         if isinstance(result, Failure):
-            raise refusal(result)  # at most a lease without keys, which ends by itself
+            return result
         answer = LeaseAnswer.read(result)
-        session = Session(seconds, answer.id, answer.ttl, sent)
+        session = Session(seconds, answer.id, answer.ttl, sent, self._port)
         for old in list(self._all.values()):
             self.alive(old)  # forgets those whose time ran out
         self._all[session.id] = session
@@ -142,7 +135,7 @@ class Sessions:
 
     def lose(self, entry: Entry, reason: str) -> None:
         """Its key is gone although the session lives."""
-        self._forget(entry)
+        self._lose(entry)
         self._signals.lost(entry.claim.owner, reason)
 
     def taint(self, session: Session) -> None:
@@ -168,25 +161,16 @@ class Sessions:
 
     async def beat(self, session: Session, deadline: float) -> bool | None:
         """Keep it alive on behalf of all who wait by it: one does it."""
-        port = self._port
-        mine = port.event()
-        try:
-            with port.mutex():
-                beating = session.beating
-                if beating is None:
-                    session.beating = mine
-            if beating is not None:
-                await beating.wait(deadline)
-                return True if self.alive(session) and port.now() < session.beat_at else None
-            sent = port.now()
-            (result,) = await ask_again(
-                self._channel, port, deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
-            )
-            return self.kept(session, sent, result)
-        finally:
-            if session.beating is mine:
-                session.beating = None
-            mine.set()
+        return await session.beats.do(
+            lambda: self._beat(session, deadline), lambda _: True, deadline
+        )
+
+    async def _beat(self, session: Session, deadline: float) -> bool | None:
+        sent = self._port.now()
+        (result,) = await ask_again(
+            self._channel, self._port, deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
+        )
+        return self.kept(session, sent, result)
 
     async def close(self, deadline: float) -> None:
         """Revoke them: whatever is still on its way to a key of theirs will find no lease."""
@@ -197,3 +181,9 @@ class Sessions:
             await self._channel.ask(
                 deadline, *((wire.LEASE_REVOKE, wire.lease_id(one.id)) for one in sessions)
             )
+
+
+def _settles(result: Session | Failure) -> bool:
+    """Whether a grant that another one asked for is good for all who waited: not if that one had
+    less time."""
+    return isinstance(result, Session) or result.code != NO_ANSWER

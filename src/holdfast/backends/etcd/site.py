@@ -30,7 +30,7 @@ def site_of(url: Url) -> tuple[Site, Keys]:
     if url.password and not url.user:
         raise Misconfigured(f"a password without a user: {url}")
     hosts = url.hosts or (("127.0.0.1", PORT),)
-    endpoints = tuple(Endpoint(host, port or PORT) for host, port in hosts)
+    endpoints = tuple(Endpoint(_host(host), port or PORT) for host, port in hosts)
     tls = None
     if url.scheme == "etcds":
         tls = _tls(values["ca"], values["cert"], values["key"])
@@ -42,12 +42,21 @@ def site_of(url: Url) -> tuple[Site, Keys]:
     return Site(endpoints, tls, url.user, url.password), Keys(prefix, values["name"] == "exact")
 
 
+def _host(host: str) -> str:
+    try:
+        host.encode("idna")  # what a look-up will do, and raise out of nowhere
+    except UnicodeError:
+        raise Misconfigured(f"{host!r} is no name of a host") from None
+    return host
+
+
 def _tls(ca: str, cert: str, key: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca or None)
         context.set_alpn_protocols(["h2"])
         if cert:
-            context.load_cert_chain(cert, key or None)
+            # A key with a password would be asked for at the terminal: better refused.
+            context.load_cert_chain(cert, key or None, password="")
     except (OSError, ValueError) as error:
         raise Misconfigured(f"the certificates cannot be loaded: {error}") from None
     if key and not cert:

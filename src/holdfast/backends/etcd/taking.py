@@ -12,7 +12,7 @@ from holdfast.backends.common import shown
 from holdfast.backends.etcd import line, wire
 from holdfast.backends.etcd.answers import KeyValue, TxnAnswer
 from holdfast.backends.etcd.book import REVOKED, Book, lease_gone
-from holdfast.backends.etcd.channel import Request, refusal
+from holdfast.backends.etcd.channel import Request, no_space, refusal
 from holdfast.backends.etcd.entry import Blocker, Entry
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.hub import Hub, Watch
@@ -76,33 +76,24 @@ class Taking:
         ]
         if session.old(sent, claim.fixed):
             requests.append((wire.KEEP_ALIVE, wire.lease_id(session.id)))
-        entry.pending += 1  # stays so if we are interrupted
-        if entry.gone:  # looked at after counting: withdraw either stops us or sees us
-            entry.pending -= 1
-            return Buried()
-        results = await self._book.channel.ask(deadline, *requests)
-        if len(results) > 1:
-            self._book.sessions.kept(session, sent, results[1])
-        result = results[0]
-        if isinstance(result, Failure):
-            if result.applied is None:
-                return Unknown(result.text)
-            entry.pending -= 1
-            if not lease_gone(result):
-                raise refusal(result)
+        answer, others = await self._put(entry, deadline, *requests)
+        if others:
+            self._book.sessions.kept(session, sent, others[0])
+        if isinstance(answer, Failure):
+            if answer.applied is None:
+                return Unknown(answer.text)
+            if not lease_gone(answer):
+                raise refusal(answer)
             self._book.sessions.end(session, REVOKED)
             if entry.revision or entry.pending:
                 return Buried()
             self._book.sessions.leave(entry)
             entry.session = None
             return None
-        entry.pending -= 1
-        answer = TxnAnswer.read(result)
-        if entry.gone or session.dead or self._book.buried(claim):
-            return Buried()  # withdrawn, or its lease revoked, while this was under way
+        if answer is None or entry.gone or session.dead or self._book.buried(claim):
+            return Buried()  # withdrawn, or its lease over, while this was under way
         if not answer.succeeded:
             return await self._second(entry, session, answer, queue, sent, deadline)
-        entry.revision = answer.revision
         if not queue:
             return self._book.grant(entry, session, sent)
         ahead = line.ahead(entry, answer, 1)
@@ -110,6 +101,32 @@ class Taking:
             return self._book.grant(entry, session, sent)
         entry.blocker = ahead.blocker
         return _busy(ahead.first)
+
+    async def _put(
+        self, entry: Entry, deadline: float, *requests: Request
+    ) -> tuple[TxnAnswer | Failure | None, list[bytes | Failure]]:
+        """Requests of which the first puts the key; None: it was withdrawn, and nothing was sent.
+
+        It counts as under way until what it did is noted: whatever interrupts us in between, the
+        key is looked for when the claim is given up."""
+        entry.pending += 1
+        if entry.gone:  # looked at after counting: withdraw either stops us or sees us
+            entry.pending -= 1
+            return None, []
+        result, *others = await self._book.channel.ask(deadline, *requests)
+        if isinstance(result, Failure):
+            known = result.applied is False or (
+                no_space(result) and await self._book.taken_back(entry, deadline)
+            )
+            if not known:
+                return result, others
+            entry.pending -= 1
+            return Failure(result.code, result.text, applied=False), others
+        answer = TxnAnswer.read(result)
+        if answer.succeeded:
+            entry.revision = answer.revision
+        entry.pending -= 1
+        return answer, others
 
     async def _second(
         self,
@@ -143,18 +160,16 @@ class Taking:
         # There is room on a semaphore that has others.
         value = self._book.values.write(entry.claim)
         request = line.retry(entry, value, answer.revision)
-        entry.pending += 1
-        (result,) = await self._book.channel.ask(deadline, (wire.TXN, request))
-        if isinstance(result, Failure):
-            if result.applied is None:
-                return Unknown(result.text)
-            entry.pending -= 1
-            raise refusal(result)
-        entry.pending -= 1
-        answer = TxnAnswer.read(result)
-        if not answer.succeeded:
-            return await self._second(entry, session, answer, queue, sent, deadline)
-        entry.revision = answer.revision
+        sent = self._port.now()
+        again, _ = await self._put(entry, deadline, (wire.TXN, request))
+        if isinstance(again, Failure):
+            if again.applied is None:
+                return Unknown(again.text)
+            raise refusal(again)
+        if again is None or entry.gone or session.dead or self._book.buried(entry.claim):
+            return Buried()
+        if not again.succeeded:
+            return await self._second(entry, session, again, queue, sent, deadline)
         return self._book.grant(entry, session, sent)
 
     # -- waiting ----------------------------------------------------------------------------------
@@ -188,8 +203,7 @@ class Taking:
                 if claim.fixed and not await self._book.sessions.beat(session, limit):
                     return None
                 return self._book.grant(entry, session, sent)
-            same = blocker is not None and looked.blocker.key == blocker.key != b""
-            vain = vain + 1 if same else 0
+            vain = vain + 1 if blocker is not None and looked.blocker.same(blocker) else 0
             if vain:  # nobody can watch for us, as it seems: do not ask all the time
                 await port.sleep(pause(vain, port.random(), deadline - port.now()))
             entry.blocker = looked.blocker
@@ -204,8 +218,9 @@ class Taking:
         entry.event.clear()
         if entry.gone or session.dead:  # said before we cleared it
             return False
-        watch = self._watch(entry, blocker)
+        watch = _watch(entry, blocker)
         try:
+            self._hub.add(watch)
             while not await entry.event.wait(min(deadline, session.beat_at)):
                 now = port.now()
                 if now >= deadline:
@@ -218,24 +233,25 @@ class Taking:
                         self._hub.suspect()
                         return False
         finally:
-            self._hub.unwatch(watch)
+            self._hub.remove(watch)
         return not entry.gone
 
-    def _watch(self, entry: Entry, blocker: Blocker) -> Watch:
-        since, event = blocker.revision + 1, entry.event
-        if blocker.key:
-            return self._hub.watch(blocker.key, since, lambda _: event.set())
-        missing, mine, name = blocker.missing, entry.revision, entry.line
 
-        def count(gone: list[KeyValue] | None) -> None:
-            nonlocal missing
-            for kv in gone or ():
-                if kv.created < mine:
-                    missing -= lineman(kv.key[len(name) :]).permits
-            if gone is None or missing <= 0:
-                event.set()
+def _watch(entry: Entry, blocker: Blocker) -> Watch:
+    since, event = blocker.revision + 1, entry.event
+    if blocker.key:
+        return Watch(blocker.key, since, lambda _: event.set())
+    missing, mine, name = blocker.missing, entry.revision, entry.line
 
-        return self._hub.watch(name, since, count, end=wire.after(name), before=True)
+    def count(gone: list[KeyValue] | None) -> None:
+        nonlocal missing
+        for kv in gone or ():
+            if kv.created < mine:
+                missing -= lineman(kv.key[len(name) :]).permits
+        if gone is None or missing <= 0:
+            event.set()
+
+    return Watch(name, since, count, end=wire.after(name), before=True)
 
 
 def _withdrawn(entry: Entry) -> bool:

@@ -1,1 +1,0 @@
-"""etcd and its peers, measured on members that the run starts itself: `python -m bench.etcd`."""

@@ -1,0 +1,467 @@
+"""Bugs that a hostile review found in the etcd backend, on real members."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Misconfigured, Unavailable, aio
+from holdfast.backends.etcd import EtcdBackend, answers
+from holdfast.backends.url import parse
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.testing import FaultProxy
+from holdfast.types import Claim, Grant, Lost, Released, Unknown
+from tests.faults.etcd import GuardedEtcd, b64, until
+from tests.servers import EtcdServer
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EtcdServer]:
+    with EtcdServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: EtcdServer) -> Iterator[FaultProxy]:
+    with FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy:
+        yield proxy
+
+
+def names(locks: holdfast.Locks, prefix: str) -> list[str]:
+    return [info.name for info in locks.inspect(prefix)]
+
+
+def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(number)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+# -- ghosts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("law 3", "law 4", "etcd compaction, leader change, lease revoked")
+def test_what_was_refused_for_want_of_space_is_not_there() -> None:
+    """etcd looks whether there is space, then does it, and looks again: it may say that there is
+    none although the key was put. On a lease that is kept alive it would be there for ever."""
+    with EtcdServer(settings={"quota-backend-bytes": str(4 << 20)}) as server:
+        full = threading.Event()
+
+        def fill(number: int) -> None:
+            for turn in range(1000):
+                key, value = b64(b"~%d-%d" % (number, turn)), b64(b"x" * 60_000)
+                try:
+                    server.api("/v3/kv/put", {"key": key, "value": value})
+                except Exception:
+                    full.set()
+                    return
+
+        with holdfast.connect(server.url, request_timeout=1) as locks:
+            kept = locks.lock("kept", ttl=60).acquire()
+            assert kept is not None
+            refused: list[str] = []
+
+            def take(number: int) -> None:
+                for turn in range(10_000):
+                    try:
+                        lease = locks.lock(f"{number}-{turn}", ttl=60).acquire(blocking=False)
+                    except Unavailable as error:
+                        refused.append(str(error))
+                        return
+                    assert lease is not None
+                    lease.release()
+
+            for thread in [*in_threads(4, fill), *in_threads(12, take)]:
+                thread.join()
+            assert full.is_set()
+            assert len(refused) == 12
+            assert "space" in refused[0]
+            until(lambda: names(locks, "") == ["kept"], "nothing is left of what was refused")
+
+
+@pytest.mark.req("law 3", "law 4", "KeyboardInterrupt at any line")
+@pytest.mark.parametrize("permits", [False, True])
+def test_an_interrupt_while_the_answer_is_read(
+    server: EtcdServer, monkeypatch: pytest.MonkeyPatch, permits: bool
+) -> None:
+    """The key is there by then, on a lease that others keep alive."""
+    read = answers.TxnAnswer.read
+    armed = [0]
+
+    def struck(data: bytes) -> Any:
+        answer = read(data)
+        if armed[0] and threading.current_thread() is threading.main_thread():
+            armed[0] -= 1
+            if not armed[0]:
+                raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(answers.TxnAnswer, "read", struck)
+    with holdfast.connect(server.url) as locks, locks.lock("struck: kept", ttl=60):
+        lock: Any
+        other = locks.semaphore("struck", 3, ttl=60).acquire() if permits else None
+        if other is not None:  # who comes now asks a second time
+            lock, armed[0] = locks.semaphore("struck", 3, ttl=60), 2
+        else:
+            lock, armed[0] = locks.lock("struck", ttl=60), 1
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire(blocking=False)
+        if other is not None:
+            other.release()
+        until(lambda: "struck" not in names(locks, "struck"), "it is withdrawn")
+
+
+@pytest.mark.req("law 3", "attempt in flight while its claim is withdrawn", "eviction")
+def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: FaultProxy) -> None:
+    """The first request is late; the second took the lock; the key is deleted by hand and the
+    holder told. Then the first one arrives, and nobody is there to hold what it puts."""
+
+    class Told:
+        def lost(self, owner: str, reason: str) -> None: ...
+
+        def certain_until(self, owner: str, moment: float) -> None: ...
+
+    backend = EtcdBackend.from_url(parse(f"etcd://{proxy.host}:{proxy.port}/late"))
+    port = ThreadPort()
+    backend.open(port, Told())
+    kept = drive(backend.attempt(Claim("kept", "1" * 32, ttl=60), True, port.now() + 5))
+    assert isinstance(kept, Grant)
+    claim = Claim("x", "2" * 32, ttl=60)
+    held = proxy.hold("to_server", matching=b"/etcdserverpb.KV/Txn")
+    assert isinstance(drive(backend.attempt(claim, True, port.now() + 0.3)), Unknown)
+    proxy.wait_for_held()
+    # Those of other connections pass by.
+    direct = EtcdBackend.from_url(parse(f"{server.url}/late"))
+    transport, site = backend._channel._transport, backend._channel._site
+    backend._channel._site = direct._site
+    grant = drive(backend.attempt(claim, True, port.now() + 5))
+    assert isinstance(grant, Grant)
+    server.api("/v3/kv/deleterange", {"key": b64(b"late/x/"), "range_end": b64(b"late/x0")})
+    (renewed,) = drive(backend.renew([grant], port.now() + 5))
+    assert isinstance(renewed, Lost)
+    # What the core does when a lease is lost of which some request was not answered.
+    assert isinstance(drive(backend.withdraw(claim, True, port.now() + 5)), Released)
+    held.undo()
+    proxy.release_held()
+    time.sleep(0.5)
+    found = server.api("/v3/kv/range", {"key": b64(b"late/x/"), "range_end": b64(b"late/x0")})
+    assert not found.get("kvs")
+    backend._channel._site, backend._channel._transport = site, transport
+    drive(backend.close())
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R9")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_the_loop_that_watches_breaks(
+    server: EtcdServer, monkeypatch: pytest.MonkeyPatch, port: str, caplog: Any
+) -> None:
+    """Whatever it was: who waits is served all the same, and soon."""
+    read = answers.WatchAnswer.read
+    left = [1]
+
+    def broken(data: bytes) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError("something unforeseen")
+        return read(data)
+
+    monkeypatch.setattr(answers.WatchAnswer, "read", broken)
+
+    async def main() -> None:
+        async with aio.connect(server.url) as locks:
+            lease = await locks.lock("broken", ttl=60).acquire()
+            assert lease is not None
+            waiting = asyncio.create_task(locks.lock("broken", ttl=60).acquire(timeout=10))
+            while left[0]:
+                await asyncio.sleep(0.01)
+            await lease.release()
+            second = await asyncio.wait_for(waiting, 3)
+            assert second is not None
+            await second.release()
+
+    if port == "aio":
+        asyncio.run(main())
+    else:
+        with holdfast.connect(server.url) as locks:
+            lease = locks.lock("broken", ttl=60).acquire()
+            assert lease is not None
+            served: list[float] = []
+
+            def wait(_: int) -> None:
+                with locks.lock("broken", ttl=60, timeout=10):
+                    served.append(time.monotonic())
+
+            (thread,) = in_threads(1, wait)
+            until(lambda: not left[0], "it broke")
+            begun = time.monotonic()
+            lease.release()
+            thread.join()
+            assert served
+            assert served[0] - begun < 3
+    assert "unforeseen" in caplog.text
+
+
+@pytest.mark.req("B3", "law 4")
+def test_closing_while_many_wait_leaves_no_thread(server: EtcdServer) -> None:
+    """What they had to say on the stream covered up that it was told to end."""
+    for turn in range(10):
+        _close_while_ten_wait(server, f"closing {turn}")
+
+
+def _close_while_ten_wait(server: EtcdServer, name: str) -> None:
+    locks = holdfast.connect(server.url)
+    lease = locks.lock(name, ttl=60).acquire()
+    assert lease is not None
+
+    def wait(_: int) -> None:
+        with pytest.raises(holdfast.HoldfastError):
+            locks.lock(name, ttl=60).acquire(timeout=20)
+
+    threads = in_threads(10, wait)
+    until(lambda: len(locks.inspect(name)[0].waiters) == 10, "all wait")
+    begun = time.monotonic()
+    locks.close()
+    assert time.monotonic() - begun < 1.0
+    for thread in threads:
+        thread.join()
+    assert not [one for one in threading.enumerate() if "etcd-watch" in one.name]
+
+
+# -- users ----------------------------------------------------------------------------------------
+
+
+def _logins(proxy: FaultProxy) -> int:
+    return sum(b"/etcdserverpb.Auth/Authenticate" in one for one in proxy.frames("to_server"))
+
+
+@pytest.mark.req("R60", "law 6")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_one_logs_in_for_all(port: str) -> None:
+    """A login costs etcd a tenth of a second of its processor: hundreds at once are an outage."""
+    with GuardedEtcd() as server:
+        server.enable([("READWRITE", b"locks/", b"locks0")])
+        with FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy:
+            url = f"etcd://holdfast:secret@{proxy.host}:{proxy.port}/locks"
+
+            async def main() -> None:
+                async with aio.connect(url) as locks:
+                    for _ in range(2):
+                        leases = await asyncio.gather(
+                            *(locks.lock(f"n{n}").acquire() for n in range(100))
+                        )
+                        assert all(leases)
+                        await asyncio.gather(*(lease.release() for lease in leases if lease))
+                        server.restart()  # forgets its tokens
+
+            def blocking() -> None:
+                with holdfast.connect(url) as locks:
+
+                    def take(number: int) -> None:
+                        with locks.lock(f"n{number}"):
+                            pass
+
+                    for _ in range(2):
+                        for thread in in_threads(30, take):
+                            thread.join()
+                        server.restart()
+
+            if port == "aio":
+                asyncio.run(main())
+            else:
+                blocking()
+            assert 2 <= _logins(proxy) <= 4, "one at the start, one after each restart"
+            # And all are told if the password is wrong, after one try each time.
+            proxy.forget()
+            wrong = url.replace("secret", "hunter2")
+
+            async def refused() -> None:
+                async with aio.connect(wrong) as locks:
+                    results = await asyncio.gather(
+                        *(locks.lock(f"n{n}").acquire() for n in range(20)), return_exceptions=True
+                    )
+                    assert {type(one) for one in results} == {Misconfigured}
+
+            asyncio.run(refused())
+            assert _logins(proxy) <= 2
+
+
+@pytest.mark.req("R60", "R9", "law 6")
+def test_a_stream_whose_token_ran_out(tmp_path: Path) -> None:
+    """etcd takes no new watches on it, and says "permission denied". Who waits for permits asked
+    again and again, without a pause."""
+    for command in (
+        ["openssl", "genrsa", "-out", "jwt.key", "2048"],
+        ["openssl", "rsa", "-in", "jwt.key", "-pubout", "-out", "jwt.pub"],
+    ):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    token = f"jwt,pub-key={tmp_path}/jwt.pub,priv-key={tmp_path}/jwt.key,sign-method=RS256,ttl=2s"
+    with (
+        GuardedEtcd(settings={"auth-token": token, "bcrypt-cost": "4"}) as server,
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+    ):
+        server.enable([("READWRITE", b"locks/", b"locks0")])
+        url = f"etcd://holdfast:secret@{proxy.host}:{proxy.port}/locks"
+        with holdfast.connect(url) as locks:
+            first = locks.semaphore("s", 1, ttl=60).acquire()
+            assert first is not None
+            assert locks.semaphore("s", 1, ttl=60).acquire(timeout=0.3) is None  # opens the stream
+            time.sleep(2.5)
+            before = proxy.requests
+            assert locks.semaphore("s", 1, ttl=60).acquire(timeout=1.5) is None
+            assert proxy.requests - before < 20
+            # And watches work again: a hand-over takes no second.
+            served: list[float] = []
+
+            def wait(_: int) -> None:
+                with locks.semaphore("s", 1, ttl=60, timeout=10):
+                    served.append(time.monotonic())
+
+            (thread,) = in_threads(1, wait)
+            until(lambda: locks.inspect("s")[0].waiters, "it waits")
+            time.sleep(0.3)
+            looks = proxy.requests
+            time.sleep(0.5)
+            assert proxy.requests - looks <= 1, "it is called, and need not ask"
+            begun = time.monotonic()
+            first.release()
+            thread.join()
+            assert served[0] - begun < 0.3
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R60", "B3")
+def test_more_calls_than_the_server_allows_at_a_time() -> None:
+    """Over TLS, 250 by default: the others were refused."""
+    with (
+        EtcdServer(settings={"max-concurrent-streams": "4"}) as server,
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+    ):
+
+        async def main() -> None:
+            async with aio.connect(f"etcd://{proxy.host}:{proxy.port}") as locks:
+                leases = await asyncio.gather(*(locks.lock(f"n{n}").acquire() for n in range(200)))
+                assert all(leases)
+                done = await asyncio.gather(*(lease.release() for lease in leases if lease))
+                assert all(done)
+                assert proxy.requests <= 410  # nothing was refused, and asked again
+
+        asyncio.run(main())
+        with holdfast.connect(server.url) as locks:
+            leases = [locks.lock(f"n{n}").acquire() for n in range(3)]
+            assert all(leases)
+
+
+@pytest.fixture
+def black_hole() -> Iterator[tuple[str, int]]:
+    """An address where nobody answers: its queue is full."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        full: list[socket.socket] = []
+        for _ in range(4):
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(listening.getsockname())
+            full.append(sock)
+        time.sleep(0.1)
+        yield listening.getsockname()
+        for sock in full:
+            sock.close()
+
+
+@pytest.mark.req("law 4", "B3")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_name_with_several_addresses(
+    server: EtcdServer, black_hole: tuple[str, int], monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    """Each had all the time there is, so that three silent ones took three times as long; and one
+    that answers came too late."""
+    addresses: list[tuple[str, int]] = []
+    look_up = socket.getaddrinfo
+
+    def found(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host != "several.test":
+            return look_up(host, *args, **kwargs)
+        if kwargs.get("flags"):
+            raise socket.gaierror("no address")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+    def take() -> None:
+        if port == "sync":
+            with holdfast.connect("etcd://several.test", request_timeout=2) as locks:
+                lease = locks.lock("several").acquire()
+                assert lease is not None
+                lease.release()
+            return
+
+        async def main() -> None:
+            async with aio.connect("etcd://several.test", request_timeout=2) as locks:
+                lease = await locks.lock("several").acquire()
+                assert lease is not None
+                await lease.release()
+
+        asyncio.run(main())
+
+    addresses = [black_hole] * 3
+    begun = time.monotonic()
+    with pytest.raises(Unavailable):
+        take()
+    assert time.monotonic() - begun < 3.5
+    addresses = [black_hole, ("127.0.0.1", server.port)]
+    take()
+
+
+@pytest.mark.req("R60")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_server_that_hangs_up_in_the_handshake(port: str) -> None:
+    """It is being restarted, say: that is no question of trust, and passes."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        over = threading.Event()
+
+        def hang_up() -> None:
+            while not over.is_set():
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                connection.recv(10_000)
+                connection.close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        url = f"etcds://127.0.0.1:{listening.getsockname()[1]}"
+
+        async def main() -> None:
+            async with aio.connect(url, request_timeout=1) as locks:
+                await locks.lock("x").acquire()
+
+        with pytest.raises(Unavailable):
+            if port == "aio":
+                asyncio.run(main())
+            else:
+                with holdfast.connect(url, request_timeout=1) as locks:
+                    locks.lock("x").acquire()
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
