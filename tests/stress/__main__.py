@@ -223,8 +223,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help=f"the store (default: sqlite, in a fresh folder); {', '.join(STORES)}: servers of this "
-        "run's own, which suffer as well",
+        help=f"the store (default: sqlite, in a fresh folder); {', '.join(STORES)}: servers of "
+        "this run's own, which suffer as well",
     )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)
