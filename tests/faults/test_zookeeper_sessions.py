@@ -373,10 +373,10 @@ def test_a_grant_that_was_waited_for_is_dated_by_a_contact(
     """The list that says so is a read: how long the lease is good is said by the last sync before
     it, and when that is old another one goes with the list."""
     with Raw(url) as raw, holdfast.connect(f"zk://{HOST}:{zookeeper_server.port}{base}") as locks:
-        for pause, fresh in ((0.0, True), (0.5, False)):
+        for pause, fresh in ((0.0, True), (1.5, False)):
             lease = locks.lock("x").acquire()
             assert lease
-            claim = Claim("x", uuid.uuid4().hex, ttl=3.0)
+            claim = Claim("x", uuid.uuid4().hex, ttl=30.0)  # of which a fiftieth is fresh
             busy = drive(raw.backend.attempt(claim, True, raw.port.now() + LONG))
             assert isinstance(busy, Busy)
             session = raw.backend._records[claim.owner].session

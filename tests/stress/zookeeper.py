@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
 from holdfast.backends.zookeeper.naming import CELLS
-from tests.faults.zookeeper import close_session
+from tests.faults.zookeeper import close_session, nodes
 from tests.servers import ZooKeeperServer
 from tests.stress.record import now
 from tests.stress.store import Served
@@ -81,11 +81,11 @@ class ZooKeeperStore(Served):
 
     def _left(self, client: KazooClient) -> list[str]:
         found: list[str] = []
-        for name in client.get_children(BASE) if client.exists(BASE) else ():
+        for name in nodes(client, BASE):
             if name != CELLS:
                 path = f"{BASE}/{name}"
-                children = client.get_children(path) if client.exists(path) else ()
-                found += [f"the node {path}", *(f"the node {path}/{one}" for one in children)]
+                below = nodes(client, path)
+                found += [f"the node {path}", *(f"the node {path}/{one}" for one in below)]
         return found
 
     def figures(self) -> dict[str, object]:

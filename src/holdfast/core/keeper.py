@@ -198,16 +198,18 @@ class Keeper:
 
     def _start(self) -> None:
         with self._port.mutex():
-            if self._starting or self._stopping or (self._task and self._task.alive):
-                return
+            if not (self._starting or self._stopping or (self._task and self._task.alive)):
+                self._begin_run()
+
+    def _begin_run(self) -> None:
+        try:
             self._starting = True  # a finaliser inside may come here again
-            try:
-                self._task = self._port.task(self._run, self._farewell, "holdfast-keeper")
-                self._task.start()
-            except RuntimeError:  # the interpreter is exiting and starts no more threads
-                log.warning("no keeper can be started: leases are not renewed any more")
-            finally:
-                self._starting = False
+            self._task = self._port.task(self._run, self._farewell, "holdfast-keeper")
+            self._task.start()
+        except RuntimeError:  # the interpreter is exiting and starts no more threads
+            log.warning("no keeper can be started: leases are not renewed any more")
+        finally:
+            self._starting = False
 
     async def _run(self) -> None:
         try:

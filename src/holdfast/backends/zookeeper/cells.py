@@ -96,8 +96,8 @@ class Cells(Ground):
             return SILENT
         if synced.error or stated.error or isinstance(got.error, UNANSWERED):
             return CUT
-        known_folder = record is None and stated.value is not None
-        epoch = stated.value.version if known_folder else -1
+        folder: Stat | None = stated.value if record is None else None
+        epoch = -1 if folder is None else folder.version
         if isinstance(got.error, NoNode):
             return _Seen(None, None, epoch, -1)
         if got.error is not None:

@@ -118,14 +118,18 @@ class Pool:
                 self._retire(session)
             if self.closed:
                 raise Unavailable("the client was closed")
-            session = Session(self._port, self._signals, self._place, key)
-            try:
-                session.wire.start()
-                self._current[key] = session
-            except BaseException:
-                session.wire.quit()
-                raise
+            session = self._begin(key)
         self.expect(self._port.now() + IDLE)
+        return session
+
+    def _begin(self, key: int) -> Session:
+        session = Session(self._port, self._signals, self._place, key)
+        try:
+            session.wire.start()
+            self._current[key] = session
+        except BaseException:
+            session.wire.quit()
+            raise
         return session
 
     def _retire(self, session: Session) -> None:
@@ -152,11 +156,14 @@ class Pool:
     def _start(self) -> None:
         with self._port.mutex():
             if self._task is None or not self._task.alive:
-                try:
-                    self._task = self._port.task(self._sit, self._farewell, "holdfast-sitter")
-                    self._task.start()
-                except RuntimeError:  # the interpreter is exiting
-                    log.warning("no sitter can be started: what runs out ends with its session")
+                self._hire()
+
+    def _hire(self) -> None:
+        try:
+            self._task = self._port.task(self._sit, self._farewell, "holdfast-sitter")
+            self._task.start()
+        except RuntimeError:  # the interpreter is exiting
+            log.warning("no sitter can be started: what runs out ends with its session")
 
     async def _sit(self) -> None:
         try:

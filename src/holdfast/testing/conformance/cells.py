@@ -222,6 +222,7 @@ class Cells(Theme):
 
             await api.until(over, "a value with a ttl is forgotten")
         waiting = api.spawn(there.wait_for_change("c", 0, within=FAR))
+        asked = 0
         for _ in range(10):  # it may take a busy machine a while to come to rest
             before = api.strategy.requests()
             await asyncio.sleep(0.2)

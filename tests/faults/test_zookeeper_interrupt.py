@@ -1,0 +1,85 @@
+"""zk://: Ctrl-C at every line of acquire and release, also while a session is begun (law 4)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from tests.faults import test_interrupt
+from tests.faults.test_interrupt import (
+    Work,
+    busy_try,
+    fixed_entered_twice,
+    handed_over,
+    interrupted,
+    nothing_is_left,
+    plain_with,
+)
+from tests.faults.test_redis_interrupt import impatient_wait
+from tests.faults.zookeeper import until
+from tests.servers import ZooKeeperServer
+from tests.servers.home import HOST
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
+
+WORKS: list[Work] = [plain_with, busy_try, handed_over, fixed_entered_twice]
+
+
+@pytest.fixture
+def url(zookeeper_server: ZooKeeperServer) -> str:
+    return f"zk://{HOST}:{zookeeper_server.port}/interrupt-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def clients(url: str) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
+    with holdfast.connect(url) as locks, holdfast.connect(url) as other:
+        yield locks, other
+
+
+@pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+def test_interrupt_at_every_line(
+    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
+) -> None:
+    for n in itertools.count(1):
+        where = interrupted(lambda: work(*clients), n)
+        nothing_is_left(*clients, where)
+        if not where:
+            assert n > 30, "the tracer saw too little"
+            return
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
+    """The session is begun, and its thread: neither is forgotten, wherever it strikes."""
+    before = {thread for thread in threading.enumerate() if "(body)" in thread.name}
+    with holdfast.connect(url) as other:
+        with other.lock("x", ttl=test_interrupt.LONG):
+            before |= {thread for thread in threading.enumerate() if "(body)" in thread.name}
+        for n in itertools.count(1):
+            with holdfast.connect(url) as locks:
+                where = interrupted(lambda: plain_with(locks, other), n)
+                nothing_is_left(locks, other, where)
+
+            def left() -> bool:
+                return any(
+                    "(body)" in one.name and one not in before for one in threading.enumerate()
+                )
+
+            until(lambda: not left(), f"the session's thread ends after {where}", 5)
+            if not where:
+                break
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+@pytest.mark.filterwarnings("ignore")
+def test_real_signals(
+    clients: tuple[holdfast.Locks, holdfast.Locks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_interrupt, "timed_out_wait", impatient_wait)
+    test_interrupt.test_real_signals_at_random_moments(clients)
