@@ -136,7 +136,7 @@ class Faults(Theme):
             with pytest.raises(Unavailable):
                 await client.inspect()
         api.strategy.heal()
-        assert await client.lock("busy").acquire(timeout=0.05) is None
+        assert await client.lock("busy").acquire(timeout=api.short) is None
         await (await take(client.lock("free"))).release()
         await held.release()
 
