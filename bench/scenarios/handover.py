@@ -30,7 +30,8 @@ WAITERS = (2, 10, 50, 200)
 USUAL = {THREADS: "sleeps", PROCESSES: "works", TASKS: "yields"}
 """What a holder does; `bench/work.py` says why it matters."""
 GOAL = 50
-SETTLE = 50_000_000
+SETTLE, ARRIVAL = 50_000_000, 5_000_000
+"""Nanoseconds until all have come in line; the second for each of them, where they ask a server."""
 KEY = "changes per s"
 
 
@@ -129,10 +130,10 @@ def compete(
 ) -> Figures:
     """One contest of this crew; `seconds` of it count, when all have come in line."""
     start = time.monotonic_ns() + int((0.03 + waiters * 0.0002) * 1e9)
-    since = start + SETTLE
+    served = crew.entrant.server is not None
+    since = start + SETTLE + served * waiters * ARRIVAL
     stop = since + int(seconds * 1e9)
     parts = crew.shared_out(waiters)
-    served = crew.entrant.server is not None
     common = {
         "name": f"one-of-{waiters}",
         "start": start,

@@ -43,9 +43,13 @@ Call = Callable[[list[KeyValue] | None], None]
 
 class Watch:
     """Deletions of a key, or of the keys up to `end`, from the revision `since` on. `puts`: those,
-    too. `before`: what was deleted is told as it was."""
+    too. `before`: what was deleted is told as it was.
 
-    __slots__ = ("before", "call", "end", "key", "number", "puts", "since")
+    `prompt`: it is called (once, and `behind` is set) also if the store has gone on since `since`
+    when the watch begins. Hazard: what happened before that is told all the same, but etcd does so
+    only every 100 ms."""
+
+    __slots__ = ("before", "behind", "call", "end", "key", "number", "prompt", "puts", "since")
 
     def __init__(
         self,
@@ -56,8 +60,11 @@ class Watch:
         end: bytes = b"",
         puts: bool = False,
         before: bool = False,
+        prompt: bool = False,
     ) -> None:
         self.number = 0  # on the stream
+        self.behind = False
+        self.prompt = prompt
         self.key = key
         self.end = end
         self.since = since
@@ -224,6 +231,9 @@ class Hub:
         elif watch is not None and answer.reached:
             watch.since = answer.reached + 1
             watch.call(answer.gone)
+        elif watch is not None and watch.prompt and answer.created >= watch.since:
+            watch.behind = True
+            watch.call(None)
 
 
 async def _farewell() -> None:
