@@ -11,18 +11,14 @@ __all__ = ["Blocker", "Entry"]
 
 class Blocker:
     """What stands in a claim's way: one key; or, of permits, so many that must come back from
-    those ahead (`missing`), whichever. Good from `revision` on. `holds`: it does so by holding, so
-    it may leave at any moment."""
+    those ahead (`missing`), whichever. Good from `revision` on."""
 
-    __slots__ = ("holds", "key", "missing", "revision")
+    __slots__ = ("key", "missing", "revision")
 
-    def __init__(
-        self, revision: int, key: bytes = b"", missing: int = 0, *, holds: bool = False
-    ) -> None:
+    def __init__(self, revision: int, key: bytes = b"", missing: int = 0) -> None:
         self.revision = revision
         self.key = key
         self.missing = missing
-        self.holds = holds
 
     def same(self, other: Blocker) -> bool:
         return self.key == other.key and self.missing == other.missing

@@ -97,8 +97,7 @@ def _before(entry: Entry, revision: int) -> list[bytes]:
             for gap in shared_gap(line)
         ]
     if claim.mode is Mode.EXCLUSIVE:
-        # The one before us, and whether there is another; without a revision the last is our own.
-        limit, order = 2 if revision else 3, DESCENDING
+        limit, order = 1 if revision else 2, DESCENDING  # without a revision the last is our own
     else:
         limit, order = claim.limit + FURTHER, ASCENDING
     near = wire.op_get(
@@ -113,15 +112,13 @@ def ahead(entry: Entry, answer: TxnAnswer, start: int) -> Ahead:
     if mode is Mode.SHARED:
         one, two = answer.ranged(start), answer.ranged(start + 1)
         last = max((*one.kvs, *two.kvs), key=lambda kv: kv.created, default=None)
-        return Ahead(Blocker(revision, last.key, holds=True) if last else None, last)
+        return Ahead(Blocker(revision, last.key) if last else None, last)
     others = _others(answer.ranged(start), entry)
     named = answer.answers[start + 1 :] and _others(answer.ranged(start + 1), entry)
     first = named[0] if named else None
     if mode is Mode.PERMITS:
         return Ahead(_room(entry, others, revision), first)
-    if not others:
-        return Ahead(None, first)
-    return Ahead(Blocker(revision, others[0].key, holds=len(others) == 1), first)
+    return Ahead(Blocker(revision, others[0].key) if others else None, first)
 
 
 def _others(ranged: Ranged, entry: Entry) -> list[KeyValue]:
@@ -137,6 +134,6 @@ def _room(entry: Entry, others: list[KeyValue], revision: int) -> Blocker | None
             stranger = kv
         taken += one.permits
     if stranger is not None:
-        return Blocker(revision, stranger.key, holds=stranger is others[0])
+        return Blocker(revision, stranger.key)
     missing = taken + claim.permits - claim.limit
-    return Blocker(revision, missing=missing, holds=True) if missing > 0 else None
+    return Blocker(revision, missing=missing) if missing > 0 else None

@@ -232,6 +232,8 @@ class Taking:
             while await self._called(entry, session, deadline):
                 behind, watch.behind = watch.behind, False
                 entry.event.clear()  # what is said from now on is worth another look
+                if behind and await self._book.is_before(entry, blocker, deadline):
+                    continue
                 looked = await self._look(entry, session, deadline)
                 if not (behind and isinstance(looked, Blocker) and looked.same(blocker)):
                     return looked
@@ -257,7 +259,7 @@ class Taking:
 def _watch(entry: Entry, blocker: Blocker) -> Watch:
     since, event = blocker.revision + 1, entry.event
     if blocker.key:
-        return Watch(blocker.key, since, lambda _: event.set(), prompt=blocker.holds)
+        return Watch(blocker.key, since, lambda _: event.set(), prompt=True)
     missing, mine, name = blocker.missing, entry.revision, entry.line
 
     def count(gone: list[KeyValue] | None) -> None:
