@@ -116,23 +116,25 @@ def test_a_busy_store_is_not_a_reason_to_look_again_and_again(
 
 @pytest.mark.req("R9")
 def test_a_crowd_of_threads_takes_turns_on_a_few_connections(server: EtcdServer) -> None:
-    with FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy:
-        with holdfast.connect(f"etcd://{proxy.host}:{proxy.port}") as locks:
-            with locks.lock("first"):
+    with (
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}") as locks,
+    ):
+
+        def work(number: int) -> None:
+            with locks.lock(f"crowd{number}"):
                 pass
-            # None of their requests is answered before all threads have asked.
-            proxy.hold("to_client")
-            threads = [
-                threading.Thread(target=lambda n=n: locks.lock(f"crowd{n}").acquire().release())
-                for n in range(100)
-            ]
-            for thread in threads:
-                thread.start()
-            until(lambda: len(proxy.connections) >= blocking.MOST, "all connections are used")
-            proxy.release_held()
-            for thread in threads:
-                thread.join()
-            assert len(proxy.connections) <= blocking.MOST + 2  # keep-alives, watches
+
+        work(0)
+        proxy.hold("to_client")  # nobody is answered before all connections are used
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(100)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(proxy.connections) >= blocking.MOST, "all connections are used")
+        proxy.release_held()
+        for thread in threads:
+            thread.join()
+        assert len(proxy.connections) <= blocking.MOST + 2  # keep-alives, watches
 
 
 @pytest.mark.req("R9", "KeyboardInterrupt at any line")

@@ -103,7 +103,9 @@ def _before(entry: Entry, revision: int) -> list[bytes]:
     near = wire.op_get(
         wire.get(line, end, limit=limit, order=order, keys_only=True, created_before=revision)
     )
-    return [near] if revision else [near, wire.op_get(wire.get(line, end, limit=1, order=ASCENDING))]
+    if revision:
+        return [near]
+    return [near, wire.op_get(wire.get(line, end, limit=1, order=ASCENDING))]
 
 
 def ahead(entry: Entry, answer: TxnAnswer, start: int) -> Ahead:
@@ -114,7 +116,8 @@ def ahead(entry: Entry, answer: TxnAnswer, start: int) -> Ahead:
         last = max((*one.kvs, *two.kvs), key=lambda kv: kv.created, default=None)
         return Ahead(Blocker(revision, last.key) if last else None, last)
     others = _others(answer.ranged(start), entry)
-    named = answer.answers[start + 1 :] and _others(answer.ranged(start + 1), entry)
+    told = len(answer.answers) > start + 1
+    named = _others(answer.ranged(start + 1), entry) if told else []
     first = named[0] if named else None
     if mode is Mode.PERMITS:
         return Ahead(_room(entry, others, revision), first)
