@@ -1,0 +1,154 @@
+"""A session: one connection to a database, used for one exchange at a time; and what can go wrong.
+
+Contract: `run` sends one statement (`batch`: several, in one round trip) and returns what the
+server answered, or raises `Trouble` of one of five kinds, which are all that a strategy knows about
+errors. Parameters are always bound, never pasted (law 10): `%s` stands for each, `%%` for a
+percent sign. The connection is in autocommit mode; `BEGIN`, `COMMIT` and `ROLLBACK` are statements.
+
+Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
+that timed out, was interrupted or cancelled closes its session, which is never used again, and
+never connected again either: locks of the old connection would be believed to exist). Law 8: in a
+forked child the inherited sockets are replaced by /dev/null before anything else runs. Nothing the
+child does can reach the parent's server process, and the server notices the parent's death though
+the child lives.
+
+Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each port.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.ports.clock import now
+
+__all__ = [
+    "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement", "Trouble",
+    "Value",
+]  # fmt: skip
+
+Value: TypeAlias = int | float | str | bytes | None
+Statement: TypeAlias = tuple[str, Sequence[Value]]
+"""A text with its parameters."""
+
+
+class Trouble(Exception):
+    """What a database or the way to it did instead of answering."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code  # the server's: "1213", "40P01"
+
+
+class Refused(Trouble):
+    """The server said no: the statement was not applied, and the session is as it was."""
+
+
+class Blocked(Refused):
+    """A row or table was locked by somebody for longer than we were willing to wait."""
+
+
+class Conflict(Refused):
+    """A deadlock, or transactions that exclude one another: the same again may succeed."""
+
+
+class Full(Refused):
+    """The server has no connection left for us."""
+
+
+class Gone(Trouble):
+    """The session has ended. Whatever was `sent` may have been applied, or may be later."""
+
+    def __init__(self, message: str, *, sent: bool, code: str = "") -> None:
+        super().__init__(message, code)
+        self.sent = sent
+
+
+class Result(NamedTuple):
+    rows: list[tuple[Any, ...]]
+    changed: int  # rows that were changed, inserted, deleted or returned
+    insert_id: int = 0  # MySQL's LAST_INSERT_ID(expression)
+
+
+class Session(ABC):
+    """One connection. `usable` is false during an exchange, and for ever after one that failed."""
+
+    number = 0
+    """What the server calls this connection: the argument of KILL or pg_terminate_backend."""
+    mark = ""
+    """What tells it from another one that may have the same number later."""
+    pooled = False
+    """Whether the server that answers is not the one we logged in to: a pooler stands between."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self.used = now()
+        self.place: object = None  # the pool's
+        self.settings: dict[str, Any] = {}  # what strategies have set, so as not to set it again
+
+    async def run(self, text: str, parameters: Sequence[Value], deadline: float) -> Result:
+        return (await self.batch(((text, parameters),), deadline))[0]
+
+    async def batch(self, statements: Sequence[Statement], deadline: float) -> list[Result]:
+        """Several in one round trip; nothing after the first that is refused is executed. Those
+        before it count only if a transaction was begun (before, or by the batch) and is committed:
+        MySQL keeps what precedes the error, PostgreSQL undoes it."""
+        if not self.usable:
+            raise Gone("this connection is closed", sent=False)
+        self.usable = False
+        try:
+            results = await self._exchange(statements, deadline)
+        except Refused:
+            self.used = now()
+            self.usable = True
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self.used = now()
+        self.usable = True
+        return results
+
+    @abstractmethod
+    async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]: ...
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 when it is closed."""
+
+    @abstractmethod
+    def looks_dead(self) -> bool:
+        """Whether an idle connection has something to be read: nobody asked, so it is its end."""
+
+    def close(self) -> None:
+        """Never waits. May be called in the middle of an exchange, and more than once."""
+        self.usable = False
+        fd = self.fileno()
+        if fd >= 0:
+            _inherited.discard(fd)
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    def _opened(self) -> None:
+        """To be called once there is a connection."""
+        _inherited.add(self.fileno())
+
+
+_inherited: set[int] = set()
+
+
+def _forked() -> None:
+    # Not closed: the objects that know these numbers will close them, when they may be another's.
+    if _inherited:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in _inherited:
+            os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+        _inherited.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
