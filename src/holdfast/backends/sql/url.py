@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.backends.sql.dialect import Driver
+from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.url import Option
 from holdfast.core.backend import Backend
 from holdfast.errors import Misconfigured
 
 __all__ = ["OPTIONS", "STRATEGIES", "build"]
 
-STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {}
+STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {"row": RowBackend}
 """What `?strategy=` may say."""
 
 OPTIONS = (
@@ -24,6 +25,9 @@ OPTIONS = (
     ),
     Option("table", "holdfast", "what the names of all tables begin with"),
     Option("max_connections", 32, "so many connections at once, and no more"),
+    Option("window", 3.0, "row: seconds a waiter that was called has to answer"),
+    Option("heartbeat", 1.0, "row: seconds after which who waits says that it is alive"),
+    Option("poll", 0.25, "the longest pause between two looks where nobody can call"),
 )
 
 
