@@ -15,7 +15,7 @@ import aiomysql  # pyright: ignore[reportMissingTypeStubs]
 import pymysql
 
 from holdfast.backends.mysql.text import rendered, translated
-from holdfast.backends.sql.session import Gone, Refused, Result, Session, Statement
+from holdfast.backends.sql.session import GRACE, Gone, Refused, Result, Session, Statement
 from holdfast.ports.clock import now
 
 __all__ = ["LoopSession"]
@@ -48,25 +48,37 @@ class LoopSession(Session):
         return cls(connection)
 
     async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]:
-        connection = self._connection
         left = deadline - now()
         if left <= 0:
             raise Gone("no time was left to ask", sent=False)
-        results: list[Result] = []
+        # A task, as aiomysql cannot go on with an exchange in which it was cancelled.
+        talk = asyncio.create_task(self._talk(rendered(statements)))
         try:
-            async with asyncio.timeout(left):
-                await connection.query(rendered(statements))
-                while True:
-                    answer = connection._result
-                    rows, count = answer.rows, answer.affected_rows
-                    results.append(Result(list(rows or ()), count, answer.insert_id or 0))
-                    if not answer.has_next:
-                        return results
-                    await connection.next_result()
-        except TimeoutError:
-            raise Gone("it did not answer in time", sent=True) from None
+            try:
+                await asyncio.wait((talk,), timeout=left)
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+                await asyncio.wait((talk,), timeout=min(left, GRACE))
+            if not talk.done():
+                raise Gone("it did not answer in time", sent=True)
+            return talk.result()
         except (pymysql.Error, OSError, AttributeError, IndexError) as error:
             raise translated(error) from error
+        finally:
+            if not talk.done():
+                talk.cancel()
+
+    async def _talk(self, text: bytes) -> list[Result]:
+        connection = self._connection
+        results: list[Result] = []
+        await connection.query(text)
+        while True:
+            answer = connection._result
+            rows, count = answer.rows, answer.affected_rows
+            results.append(Result(list(rows or ()), count, answer.insert_id or 0))
+            if not answer.has_next:
+                return results
+            await connection.next_result()
 
     def fileno(self) -> int:
         writer = self._connection._writer

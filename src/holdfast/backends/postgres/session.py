@@ -23,6 +23,7 @@ import psycopg
 from psycopg import pq
 
 from holdfast.backends.sql.session import (
+    GRACE,
     Blocked,
     Conflict,
     Full,
@@ -69,6 +70,7 @@ class PostgresSession(Session):
         super().__init__()
         self._pgconn = pgconn
         self._asynchronous = asynchronous
+        self._finish_by = 0.0  # once it is cancelled
         self._prepare = prepare
         self._prepared: dict[str, bytes] = {}
         self._names = 0
@@ -192,12 +194,24 @@ class PostgresSession(Session):
         return Result(rows, answer.command_tuples or 0)
 
     async def _wait(self, wanted: int, deadline: float) -> int:
-        if wanted != READ or self._asynchronous:
-            return await _ready(self._fd, wanted, deadline, self._asynchronous)
+        if self._asynchronous:
+            return await self._wait_or_finish(wanted, deadline)
+        if wanted != READ:
+            return await _ready(self._fd, wanted, deadline, False)
         while not self._poll.poll(_milliseconds(deadline)):
             if now() >= deadline:
                 raise Gone("it did not answer in time", sent=True)
         return READ
+
+    async def _wait_or_finish(self, wanted: int, deadline: float) -> int:
+        """On an event loop; who is cancelled meanwhile comes to the end first, if it is near."""
+        if self.cancelled is None:
+            try:
+                return await _ready(self._fd, wanted, deadline, True)
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+                self._finish_by = now() + GRACE
+        return await _ready(self._fd, wanted, min(deadline, self._finish_by), True)
 
     async def notifications(self, deadline: float) -> list[tuple[str, str]]:
         """What NOTIFY has sent to this session, as (channel, payload): waits for the first."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.pool import Pool
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 LONGEST_WAIT = 5
 """Seconds that a statement waits for a row at most, before it is asked again."""
+
+BREAKS = 2
+"""So many connections may break under one transaction before we say so."""
 
 ROLLBACK: Statement = ("ROLLBACK", ())
 
@@ -114,34 +117,56 @@ class Desk:
                 await self._endure(session, error, failures, deadline)
                 failures += 1
 
+    async def read(
+        self, text: str, values: Sequence[Value], deadline: float
+    ) -> list[tuple[Any, ...]]:
+        """For what may be asked again when no answer came."""
+        while True:
+            answer = await self.ask(text, values, deadline)
+            if not isinstance(answer, Unknown):
+                return answer.rows
+            if self._port.now() >= deadline:
+                raise Unavailable(f"the database did not answer: {answer.reason}")
+
     # -- a transaction ----------------------------------------------------------------------------
 
     async def transact(self, work: Callable[[Session], Awaitable[T]], deadline: float) -> T:
-        """Run `work` until it is not in anybody's way. It begins and commits itself, and is told
-        apart only by `Gone`: what was not committed was not applied."""
-        session = await self._ordinary.take(deadline)
-        settled = False
+        """Run `work` until it is not in anybody's way. It begins and commits itself. Raises
+        nothing for a commit without an answer: so when the connection breaks, nothing was changed,
+        and the same can be done on another one."""
+        broken = 0
+        while True:
+            session = await self._ordinary.take(deadline)
+            settled = False
+            try:
+                answer = await self._work(session, work, deadline)
+                settled = True
+                return answer
+            except Gone as error:
+                broken += 1
+                left = deadline - self._port.now()
+                if broken > BREAKS or left <= 0:
+                    raise Unavailable(f"{self.where}: {error} (nothing was changed)") from None
+            finally:
+                if not settled:  # it may be in the middle of a transaction
+                    session.close()
+                self._ordinary.give(session)
+
+    async def _work(
+        self, session: Session, work: Callable[[Session], Awaitable[T]], deadline: float
+    ) -> T:
         failures = 0
-        try:
-            while True:
-                try:
-                    await self._prepare(session, deadline)
-                    answer = await work(session)
-                    settled = True
-                    return answer
-                except Moved:
-                    await session.run(*ROLLBACK, deadline)
-                    await self._endure(session, None, failures, deadline)
-                except Refused as error:
-                    await session.run(*ROLLBACK, deadline)
-                    await self._endure(session, error, failures, deadline)
-                failures += 1
-        except Gone as error:
-            raise Unavailable(f"{self.where}: {error} (nothing was changed)") from None
-        finally:
-            if not settled:  # it may be in the middle of a transaction
-                session.close()
-            self._ordinary.give(session)
+        while True:
+            try:
+                await self._prepare(session, deadline)
+                return await work(session)
+            except Moved:
+                await session.run(*ROLLBACK, deadline)
+                await self._endure(session, None, failures, deadline)
+            except Refused as error:
+                await session.run(*ROLLBACK, deadline)
+                await self._endure(session, error, failures, deadline)
+            failures += 1
 
     # -- what goes wrong --------------------------------------------------------------------------
 

@@ -305,9 +305,7 @@ class Attendant:
                     await self._fail(error)
                 now = self._port.now()
                 idle_since = math.inf if self._room.busy else min(idle_since, now)
-                if (
-                    self._room.closed or now - idle_since > LINGER
-                ) and self._room.dismiss(self):
+                if (self._room.closed or now - idle_since > LINGER) and self._room.dismiss(self):
                     return
         finally:
             self.over = True
@@ -368,7 +366,9 @@ class Attendant:
             return math.inf
         if now >= self._ask_at and self._ear is not None:
             owners = {ticket.claim.owner.encode() for ticket in waiting}
-            gone = owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
+            gone = (
+                owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
+            )
             if gone:
                 self._pause = SOONEST
                 room.call_owner(gone)

@@ -102,9 +102,7 @@ class RowBackend(Overview, Cells):
         driver, dialect = self._driver, self._driver.dialect
         self._port = port
         self._desk = Desk(driver, self._tables, port, self._limit)
-        self._steps = Steps(
-            self._desk, self._words, microseconds(self._window), dialect.notify
-        )
+        self._steps = Steps(self._desk, self._words, microseconds(self._window), dialect.notify)
         self._room = Room(port, self._heartbeat, self._poll, self._open_ear)
         self._sweeper = Sweeper(port, self._desk, self._words, self._steps)
 
@@ -149,7 +147,6 @@ class RowBackend(Overview, Cells):
             if isinstance(found, Unknown):
                 return found
             if not found.rows:
-                sent = self._port.now()
                 taken = await ask(words.take_new, (name, owner, ttl, ttl, info), deadline)
                 if isinstance(taken, Unknown):
                     return taken
@@ -238,7 +235,7 @@ class RowBackend(Overview, Cells):
                 try:
                     found = await self._find_out(claim, ticket, limit)
                 except Unavailable:
-                    if port.now() >= deadline:
+                    if port.now() >= deadline or room.closed:
                         break  # it was busy when last seen, and there was no time to see more
                     raise
                 if not isinstance(found, bool):

@@ -6,8 +6,8 @@ errors. Parameters are always bound, never pasted (law 10): `%s` stands for each
 percent sign. The connection is in autocommit mode; `BEGIN`, `COMMIT` and `ROLLBACK` are statements.
 
 Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
-that timed out, was interrupted or cancelled closes its session, which is never used again, and
-never connected again either: locks of the old connection would be believed to exist). Law 8: in a
+that timed out or was interrupted, or was cancelled and had no answer within `GRACE`, closes its
+session, which is never used again, and never connected again either: locks of the old connection would be believed to exist). Law 8: in a
 forked child the inherited sockets are replaced by /dev/null before anything else runs. Nothing the
 child does can reach the parent's server process, and the server notices the parent's death though
 the child lives.
@@ -25,13 +25,18 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.ports.clock import now
 
 __all__ = [
-    "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement", "Trouble",
+    "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement", "Trouble",
     "Value",
 ]  # fmt: skip
 
 Value: TypeAlias = int | float | str | bytes | None
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 """A text with its parameters."""
+
+
+GRACE = 0.1
+"""Seconds that an exchange which asyncio cancels has to come to its end. What was sent is executed
+in any case: better to know that it was than to meet it later; and the connection lives on."""
 
 
 class Trouble(Exception):
@@ -85,6 +90,7 @@ class Session(ABC):
     def __init__(self) -> None:
         self.usable = True
         self.used = now()
+        self.cancelled: BaseException | None = None  # during this exchange, which goes on
         self.place: object = None  # the pool's
         self.settings: dict[str, Any] = {}  # what strategies have set, so as not to set it again
 
@@ -101,15 +107,22 @@ class Session(ABC):
         try:
             results = await self._exchange(statements, deadline)
         except Refused:
-            self.used = now()
-            self.usable = True
+            self._done()
             raise
         except BaseException:
             self.close()
+            if self.cancelled is not None:
+                raise self.cancelled from None
             raise
+        self._done()
+        return results
+
+    def _done(self) -> None:
         self.used = now()
         self.usable = True
-        return results
+        cancelled, self.cancelled = self.cancelled, None
+        if cancelled is not None:
+            raise cancelled from None
 
     @abstractmethod
     async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]: ...

@@ -116,8 +116,7 @@ class Words:
             f" WHERE {dialect.among('owner', number)} AND kind = {WAITER}"
         )
         self.still = lambda number: (
-            f"SELECT owner FROM {claims}"
-            f" WHERE {dialect.among('owner', number)} AND kind = {WAITER}"
+            f"SELECT owner FROM {claims} WHERE {dialect.among('owner', number)} AND kind = {WAITER}"
         )
         self.renew = lambda number: dialect.renewal(locks, number)
         self.renew_claims = lambda number: (
