@@ -1,9 +1,9 @@
 """The SQL backends' strategies: real servers behind a proxy that knows where a message ends.
 
 Clients are the user of docs/backends/*-grants.sql, who may do what those files say and nothing
-else. All tests of a class use the same tables, emptied before each. A lost reply is a cut connection
-here, because nothing else loses one. Hooks that reach into the store use a connection of their own,
-past the proxy.
+else. All tests of a class use the same tables, emptied before each. A lost reply is a connection
+that is cut, because nothing else loses one. Hooks that reach into the store use a connection of
+their own, past the proxy.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class SqlStrategy(Strategy):
     short_ttl = 0.4
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
+    more = ""
     framing: ClassVar[str]
     dialect: ClassVar[Dialect]
     grants: ClassVar[str]
@@ -85,7 +86,7 @@ class SqlStrategy(Strategy):
     def url(self) -> str:
         for table in self.tables:
             self.say(f"DELETE FROM {table}")
-        return f"{self.where}?{self.options}"
+        return f"{self.where}?{self.options}{self.more}"
 
     # -- on the way -------------------------------------------------------------------------------
 
@@ -162,6 +163,7 @@ class PostgresStrategy(SqlStrategy):
     framing = "postgres"
     dialect = Postgres()
     grants = "postgresql-grants.sql"
+    more = "&sslmode=disable"
 
     def connect_admin(self) -> Any:
         where = f"host=127.0.0.1 port={self.server.port} user=postgres dbname=postgres"

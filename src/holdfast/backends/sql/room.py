@@ -1,8 +1,8 @@
 """The waiting room: whoever of this client stands in line, and who sees to it that they live.
 
-Contract: a waiter enters with its place and sleeps until it is called: because it holds, or because
-a look of its own is worth it. One attendant for a client, a thread or task that lives while somebody
-waits, on a connection of its own: it keeps all places of the client alive by one statement for each
+Contract: a waiter enters with its place and sleeps until it is called: because it holds, or as a
+look of its own is worth it. One attendant for a client, a thread or task that lives while somebody
+waits, on a connection of its own: it keeps all places of the client alive by one statement for a
 heartbeat; it hears calls (PostgreSQL), or asks for all at once who stands in line no more (MySQL),
 ever more rarely while nothing happens; and it calls whoever's time to look has come. In each line
 that is the first of this client's waiters: lines are served in order, so it vouches for the others.

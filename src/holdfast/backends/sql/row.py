@@ -1,8 +1,8 @@
 """The `row` strategy: a row for each name, a table of claims beside it. The default.
 
 Contract: `core/backend.py`. Uncontended, an exclusive claim is one UPDATE that commits itself, and
-so is its release: guarded by the expiry and by `line`, which says that anything else is known of the
-name. Everything else is a step (`step.py`), under the lock of the name's row.
+so is its release: guarded by the expiry and by `line`, which says that more is known of the name
+than one holder. Everything else is a step (`step.py`), under the lock of the name's row.
 
 A release hands over by writing the next in line into the row, for a `window`, and calls it; the one
 called confirms by a statement of its own, which makes it the full lease and dates it: from before
@@ -29,6 +29,7 @@ from holdfast.backends.sql.overview import Overview, told
 from holdfast.backends.sql.room import Ear, Place, Room, Ticket
 from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.schema import Tables
+from holdfast.backends.sql.session import Statement
 from holdfast.backends.sql.step import Steps
 from holdfast.backends.sql.sweep import Sweeper
 from holdfast.backends.sql.words import WAITER, Words
@@ -119,12 +120,15 @@ class RowBackend(Overview, Cells):
         calls = bool(dialect.notify) and not session.pooled
         try:
             if calls:
-                await session.run(f'LISTEN "{self._client}"', (), deadline)
+                channels = [self._client]
+                if self._room.watched:
+                    channels.append(self._words.cells_channel)
+                await session.batch([(f'LISTEN "{name}"', ()) for name in channels], deadline)
             hearing = self._driver.hearing(session, self._port)
         except BaseException:
             session.close()
             raise
-        return SessionEar(session, dialect, self._words, hearing, calls)
+        return SessionEar(session, dialect, self._words, hearing, calls, self._room.watched)
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -132,28 +136,26 @@ class RowBackend(Overview, Cells):
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         if claim.mode is EXCLUSIVE:
-            words, ask = self._words, self._desk.ask
+            words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
             info = self._info(claim.info)
             sent = self._port.now()
             # The uncontended path: one statement.
-            taken = await ask(words.take, (owner, ttl, ttl, info, name), deadline)
+            taken = await self._desk.ask(words.take, (owner, ttl, ttl, info, name), deadline)
             if isinstance(taken, Unknown):
                 return taken
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
             self._sweeper.perhaps(sent)
-            found = await ask(words.peek, (name,), deadline)
+            new: Statement = (words.take_new, (name, owner, ttl, ttl, info))
+            found = await self._desk.ask_all((new, (words.peek, (name,))), deadline)
             if isinstance(found, Unknown):
                 return found
-            if not found.rows:
-                taken = await ask(words.take_new, (name, owner, ttl, ttl, info), deadline)
-                if isinstance(taken, Unknown):
-                    return taken
-                if taken.changed:
-                    return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
-            elif not queue:
-                holder, left, _, info = found.rows[0]
+            taken, seen = found
+            if taken.changed:
+                return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
+            if not queue and seen.rows:
+                holder, left, _, info = seen.rows[0]
                 if left > 0 and holder != owner:
                     return Busy(shown(told(info)))
         return await self._contend(claim, queue, deadline)

@@ -7,10 +7,10 @@ percent sign. The connection is in autocommit mode; `BEGIN`, `COMMIT` and `ROLLB
 
 Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
 that timed out or was interrupted, or was cancelled and had no answer within `GRACE`, closes its
-session, which is never used again, and never connected again either: locks of the old connection would be believed to exist). Law 8: in a
-forked child the inherited sockets are replaced by /dev/null before anything else runs. Nothing the
-child does can reach the parent's server process, and the server notices the parent's death though
-the child lives.
+session, which is never used again, and never connected again either: locks of the old connection
+would be believed to exist). Law 8: in a forked child the inherited sockets are replaced by /dev/null
+before anything else runs. Nothing the child does can reach the parent's server process, and the
+server notices the parent's death though the child lives.
 
 Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each port.
 """
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.ports.clock import now
 
 __all__ = [
-    "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement", "Trouble",
-    "Value",
+    "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
+    "Trouble", "Value",
 ]  # fmt: skip
 
 Value: TypeAlias = int | float | str | bytes | None

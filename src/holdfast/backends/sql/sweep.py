@@ -4,8 +4,8 @@ Contract: bounded. Each round reads so many rows and no more, in the order of th
 on where the last one stopped. Two at once do the same work twice and no harm: what is deleted is
 guarded by the conditions under which it was found.
 
-Law 7: a name is forgotten only while its last token is in the past of the database's clock: the next
-one is then larger though nobody remembers the last.
+Law 7: a name is forgotten only while its last token is in the past of the database's clock: so the
+next one is larger though nobody remembers the last.
 """
 
 from __future__ import annotations
