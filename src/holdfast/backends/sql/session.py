@@ -8,7 +8,7 @@ percent sign. The connection is in autocommit mode; `BEGIN`, `COMMIT` and `ROLLB
 Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
 that timed out or was interrupted, or was cancelled and had no answer within `GRACE`, closes its
 session, which is never used again, and never connected again either: locks of the old connection
-would be believed to exist). Law 8: in a forked child the inherited sockets are replaced by /dev/null
+would be believed to exist). Law 8: in a forked child the inherited sockets become /dev/null
 before anything else runs. Nothing the child does can reach the parent's server process, and the
 server notices the parent's death though the child lives.
 
