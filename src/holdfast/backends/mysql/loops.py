@@ -58,13 +58,17 @@ class LoopSession(Session):
 
     async def _next(self, deadline: float) -> Result | None:
         # A read that is cancelled by its time limit cannot be resumed, so it goes on beside us.
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._connection._read_query_result())
+        reading = self._reading
+        if reading is None:
+            reading = asyncio.ensure_future(self._connection._read_query_result())
+            self._reading = reading
         limit = None if deadline == math.inf else max(0.0, deadline - now())
-        done, _ = await asyncio.wait([self._reading], timeout=limit)
+        done, _ = await asyncio.wait([reading], timeout=limit)
+        if self._reading != reading:  # closed by somebody else meanwhile
+            raise Gone("the connection was closed", sent=True)
         if not done:
             return None
-        reading, self._reading = self._reading, None
+        self._reading = None
         try:
             reading.result()
         except (pymysql.Error, OSError, AttributeError, IndexError) as error:

@@ -81,6 +81,7 @@ class PostgresSession(Session):
         self._fd = int(pgconn.socket)
         self._poll = select.poll()
         self._poll.register(self._fd, READ)
+        self.version = int(pgconn.server_version)
         pgconn.nonblocking = 1
         self._opened()
 
@@ -126,7 +127,6 @@ class PostgresSession(Session):
             for text, values in statements:
                 self._expected.extend(self._send(text, values))
                 if early:
-                    early = False
                     pgconn.send_flush_request()
             pgconn.pipeline_sync()
             while pgconn.flush():

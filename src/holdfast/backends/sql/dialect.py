@@ -7,9 +7,10 @@ itself. Partners: `mysql/dialect.py`, `postgres/dialect.py`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.backends.sql.session import Session
+from holdfast.backends.sql.speech import Speech
 
 __all__ = ["Connect", "Dialect", "Driver"]
 
@@ -34,5 +35,9 @@ class Driver(Protocol):
     def where(self) -> str:
         """For messages: the URL without its password."""
         ...
+
+    def advisory(self, values: dict[str, Any]) -> Speech: ...
+
+    def for_update(self, values: dict[str, Any]) -> Speech: ...
 
     def connector(self, asynchronous: bool) -> Connect: ...

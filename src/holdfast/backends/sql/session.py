@@ -84,6 +84,8 @@ class Session(ABC):
     """What the server calls this connection: the argument of KILL or pg_terminate_backend."""
     mark = ""
     """What tells it from another one that may have the same number later."""
+    version = 0
+    """The server's, as a number that can be compared: PostgreSQL's only."""
     pooled = False
     """Whether the server that answers is not the one we logged in to: a pooler stands between."""
 
@@ -114,7 +116,7 @@ class Session(ABC):
     async def begin(
         self, statements: Sequence[Statement], deadline: float, early: bool = False
     ) -> None:
-        """Send them. With `early`, the first result does not wait for those after it."""
+        """Send them. With `early`, no result waits for those after it."""
         if not self.usable:
             raise Gone("this connection is closed", sent=False)
         if deadline <= now():

@@ -5,9 +5,11 @@ Contract: no I/O. Partners: `mysql/url.py`, `postgres/url.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.backends.sql.connected import advisory, for_update
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.url import Option
 from holdfast.core.backend import Backend
@@ -15,7 +17,10 @@ from holdfast.errors import Misconfigured
 
 __all__ = ["OPTIONS", "STRATEGIES", "build"]
 
-STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {}
+STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
+    "advisory": advisory,
+    "for-update": for_update,
+}
 """What `?strategy=` may say."""
 
 OPTIONS = (
@@ -24,10 +29,19 @@ OPTIONS = (
     ),
     Option("table", "holdfast", "what the names of all tables begin with"),
     Option("max_connections", 32, "so many connections at once, and no more"),
+    Option(
+        "pooler",
+        "",
+        "`session`: what stands between us and the database gives each client a connection of its "
+        "own, or one node of a cluster",
+        ("", "session"),
+    ),
 )
 
 
 def build(driver: Driver, values: dict[str, Any]) -> Backend:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,47}", values["table"]):
+        raise Misconfigured(f"table={values['table']!r}: up to 48 letters, digits and _")
     if values["max_connections"] < 1:
         raise Misconfigured(f"max_connections={values['max_connections']}: 1 or more")
     try:
