@@ -1,7 +1,7 @@
 """MySQL's and MariaDB's words for `advisory` and `for-update`.
 
-Contract: `sql/speech.py`. GET_LOCK's names are the whole server's, have at most 64 characters and no
-case: a name becomes a hash of 160 bits, together with the database and the table's name.
+Contract: `sql/speech.py`. GET_LOCK's names are the whole server's, have 64 characters at most and
+no case: a name becomes a hash of 160 bits, together with the database and the table's name.
 
 Tokens are `greatest(last + 1, microseconds of the database)`, in one of a few rows that a name's
 hash chooses: committed before anybody sees them, and later than whatever a server that lost its

@@ -15,14 +15,15 @@ from pymysql.constants import CLIENT
 
 from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.mysql.loops import LoopSession
-from holdfast.backends.mysql.threads import ThreadSession
 from holdfast.backends.mysql.speech import AdvisorySpeech, ForUpdateSpeech
-from holdfast.backends.sql.dialect import Connect
+from holdfast.backends.mysql.threads import ThreadSession
+from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Session, Statement
-from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.sql.speech import Speech
+from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
+from holdfast.core.port import Port
 from holdfast.errors import Misconfigured
 
 __all__ = ["MySQLBackend"]
@@ -92,7 +93,11 @@ class _Driver:
 
     def connector(self, asynchronous: bool) -> Connect:
         if asynchronous:
-            arguments = self._arguments | {"db": self._database, "ssl": self._tls}
+            arguments = self._arguments | {
+                "db": self._database,
+                "ssl": self._tls,
+                "client_flag": CLIENT.FOUND_ROWS,
+            }
 
             async def connect(deadline: float) -> Session:
                 return await _greeted(await LoopSession.connect(deadline, **arguments), deadline)
@@ -103,13 +108,16 @@ class _Driver:
                 "database": self._database,
                 "ssl": self._tls,
                 "ssl_disabled": self._tls is None,
-                "client_flag": CLIENT.MULTI_STATEMENTS,
+                "client_flag": CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
             }
 
             async def connect(deadline: float) -> Session:
                 return await _greeted(await ThreadSession.connect(deadline, **arguments), deadline)
 
         return connect
+
+    def hearing(self, session: Session, port: Port) -> Hearing:
+        return Silence(port)
 
 
 async def _greeted(session: Session, deadline: float) -> Session:

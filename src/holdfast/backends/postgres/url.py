@@ -17,14 +17,16 @@ from typing import Any
 from psycopg.conninfo import make_conninfo
 
 from holdfast.backends.postgres.dialect import Postgres
+from holdfast.backends.postgres.ear import LoopHearing, ThreadHearing
 from holdfast.backends.postgres.session import PostgresSession
 from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech
-from holdfast.backends.sql.dialect import Connect
+from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Gone, Session
-from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.sql.speech import Speech
+from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
+from holdfast.core.port import Port
 
 __all__ = ["PostgresBackend"]
 
@@ -89,6 +91,11 @@ class _Driver:
             return await _greeted(session, mark, deadline)
 
         return connect
+
+    def hearing(self, session: Session, port: Port) -> Hearing:
+        if not isinstance(session, PostgresSession):
+            return Silence(port)
+        return LoopHearing(session, port) if port.asynchronous else ThreadHearing(session)
 
 
 async def _looked_up(hosts: list[tuple[str, int]]) -> tuple[list[tuple[str, int]], list[str]]:

@@ -26,7 +26,7 @@ from holdfast.backends.sql.dialect import Connect, Driver
 from holdfast.backends.sql.gate import Gate
 from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Result, Session, Trouble
-from holdfast.backends.sql.speech import Taken, Verdict, Speech
+from holdfast.backends.sql.speech import Speech, Taken, Verdict
 from holdfast.core.backend import Signals
 from holdfast.core.lease import DRIFT, valid_until
 from holdfast.core.port import Port
@@ -80,9 +80,8 @@ class Bound:
 
     def __init__(self, driver: Driver, speech: Speech, limit: int) -> None:
         self._driver = driver
-        self._speech = words
+        self._speech = speech
         self._limit = limit
-        self._made = False  # the schema is known to exist
 
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port

@@ -13,7 +13,7 @@ from holdfast.backends.common import public_id
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.holding import Holding
 from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Session
-from holdfast.backends.sql.speech import Verdict, Speech
+from holdfast.backends.sql.speech import Speech, Verdict
 from holdfast.errors import Misconfigured, Unavailable, Unsupported
 from holdfast.types import (
     Capabilities,

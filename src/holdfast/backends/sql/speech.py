@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from holdfast.backends.sql.session import Result, Session, Statement
 from holdfast.types import Claim, Mode
 
-__all__ = ["Named", "Taken", "Verdict", "Speech"]
+__all__ = ["Named", "Speech", "Taken", "Verdict"]
 
 
 class Named(Protocol):

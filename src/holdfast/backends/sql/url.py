@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.backends.sql.connected import advisory, for_update
 from holdfast.backends.sql.dialect import Driver
+from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.url import Option
 from holdfast.core.backend import Backend
 from holdfast.errors import Misconfigured
@@ -18,6 +19,7 @@ from holdfast.errors import Misconfigured
 __all__ = ["OPTIONS", "STRATEGIES", "build"]
 
 STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
+    "row": RowBackend,
     "advisory": advisory,
     "for-update": for_update,
 }
@@ -36,6 +38,9 @@ OPTIONS = (
         "own, or one node of a cluster",
         ("", "session"),
     ),
+    Option("window", 3.0, "row: seconds a waiter that was called has to answer"),
+    Option("heartbeat", 1.0, "row: seconds after which who waits says that it is alive"),
+    Option("poll", 0.25, "the longest pause between two looks where nobody can call"),
 )
 
 
