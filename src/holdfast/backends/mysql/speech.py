@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
+from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.sql.bound import SLICE
 from holdfast.backends.sql.session import Result, Session, Statement
 from holdfast.backends.sql.speech import Named, Taken, Verdict
@@ -23,6 +24,8 @@ from holdfast.types import Claim, Mode
 
 __all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
 
+quoted = MySQL().quote
+
 MICROSECONDS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 CLOCK: Statement = (f"SELECT {MICROSECONDS}", ())
 
@@ -30,10 +33,6 @@ SLOTS = 64
 """Rows that tokens come from: bounded, and few names share one."""
 
 EXCLUSIVE = frozenset({Mode.EXCLUSIVE})
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 class MySQLSpeech:

@@ -17,6 +17,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
+from holdfast.backends.postgres.dialect import Postgres
 from holdfast.backends.sql.bound import SLICE
 from holdfast.backends.sql.session import Result, Session, Statement
 from holdfast.backends.sql.speech import Named, Taken, Verdict
@@ -24,6 +25,8 @@ from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
 __all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
+
+quoted = Postgres().quote
 
 MICROSECONDS = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 CLOCK: Statement = (f"SELECT {MICROSECONDS}", ())
@@ -35,10 +38,6 @@ BOTH = frozenset({Mode.EXCLUSIVE, Mode.SHARED})
 def hashed(table: str, name: str) -> int:
     digest = hashlib.sha256(f"{table}\0{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 class PostgresSpeech:

@@ -30,7 +30,7 @@ from holdfast.backends.sql.speech import Speech, Taken, Verdict
 from holdfast.core.backend import Signals
 from holdfast.core.lease import DRIFT, valid_until
 from holdfast.core.port import Port
-from holdfast.errors import Misconfigured, Unavailable
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Unknown
 
 __all__ = ["SLICE", "Bound", "Record"]
@@ -167,33 +167,49 @@ class Bound:
                 return Unknown("whether an earlier request took the lock is not known yet")
             self._let_go(record)
             session = None
-        try:
-            if session is None:
-                session = record.session = await self._pool.take(deadline)
-            if session.awaited:
-                return await self._look(record, self._port.now(), Busy())
-            warm = self._warm.get(record.claim.name, 0.0) > self._port.now() - WARM
-            if not (queue and warm):
-                answer = await self._try(record, deadline)
-                if not isinstance(answer, Busy):
-                    return answer
-            if not queue:
+        if session is None:
+            try:
+                record.session = await self._pool.take(deadline)
+            except HoldfastError:  # nothing was sent
                 self._drop(record)
-                return Busy()
-            return await self._join(record, deadline)
+                raise
+        try:
+            return await self._ask_on(record, queue, deadline)
         except Gone as error:
             if not error.sent:  # it had died in the pool, and nothing of this claim with it
                 self._let_go(record)
             return Unknown(f"the connection ended: {error}")
         except Refused as error:
+            if record.session is not None:
+                record.session.close()  # whatever state it is in
             self._drop(record)
             raise Misconfigured(
                 f"{self._driver.where} refuses what this strategy needs: {error}"
             ) from None
-        except Unavailable:
-            if record.session is None:
-                self._drop(record)
-            raise
+
+    async def _ask_on(self, record: Record, queue: bool, deadline: float) -> Grant | Busy | Unknown:
+        session, speech = record.session, self._speech
+        assert session is not None
+        if session.awaited:
+            return await self._look(record, self._port.now(), Busy())
+        warm = self._warm.get(record.claim.name, 0.0) > self._port.now() - WARM
+        if not (queue and warm):
+            try:
+                answer = await self._try(record, deadline)
+            except Refused as error:
+                if error.code not in speech.absent:
+                    raise
+                session.settings.clear()
+                if speech.undo:
+                    await session.batch(speech.undo, deadline)
+                await self.create(session, deadline)
+                answer = await self._try(record, deadline)
+            if not isinstance(answer, Busy):
+                return answer
+        if not queue:
+            self._drop(record)
+            return Busy()
+        return await self._join(record, deadline)
 
     async def _try(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
         """The uncontended path: one trip."""

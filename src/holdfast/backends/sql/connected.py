@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from holdfast.backends.common import public_id
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.holding import Holding
+from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Session
 from holdfast.backends.sql.speech import Speech, Verdict
 from holdfast.errors import Misconfigured, Unavailable, Unsupported
@@ -35,9 +36,15 @@ FAILOVER = (
 
 
 class Connected(Holding):
-    def __init__(self, driver: Driver, speech: Speech, limit: int, named: bool) -> None:
+    def __init__(self, driver: Driver, speech: Speech, limit: int, table: str, named: bool) -> None:
         super().__init__(driver, speech, limit)
+        Tables(driver.dialect, table)  # is its name one?
         self._named = named  # whether the server can say who has a lock
+
+    @property
+    def ddl(self) -> list[str]:
+        """What must exist before, if clients may not make it."""
+        return self._speech.schema
 
     @property
     def capabilities(self) -> Capabilities:
@@ -166,8 +173,10 @@ class _Other:
 
 
 def advisory(driver: Driver, values: dict[str, Any]) -> Connected:
-    return Connected(driver, driver.advisory(values), values["max_connections"], named=True)
+    limit, table = values["max_connections"], values["table"]
+    return Connected(driver, driver.advisory(values), limit, table, named=True)
 
 
 def for_update(driver: Driver, values: dict[str, Any]) -> Connected:
-    return Connected(driver, driver.for_update(values), values["max_connections"], named=False)
+    limit, table = values["max_connections"], values["table"]
+    return Connected(driver, driver.for_update(values), limit, table, named=False)

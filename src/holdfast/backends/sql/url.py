@@ -5,7 +5,6 @@ Contract: no I/O. Partners: `mysql/url.py`, `postgres/url.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,8 +44,6 @@ OPTIONS = (
 
 
 def build(driver: Driver, values: dict[str, Any]) -> Backend:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,47}", values["table"]):
-        raise Misconfigured(f"table={values['table']!r}: up to 48 letters, digits and _")
     if values["max_connections"] < 1:
         raise Misconfigured(f"max_connections={values['max_connections']}: 1 or more")
     try:
