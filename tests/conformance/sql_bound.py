@@ -43,7 +43,8 @@ class BoundStrategy(SqlStrategy):
             self.end(number)
 
     def steal(self, name: str) -> None:
-        for number in self.holders(name) + self.waiting(name):
+        waiting, holding = self.waiting(name), self.holders(name)
+        for number in waiting + holding:  # else the first of the line would hold meanwhile
             self.end(number)
 
     def line(self, name: str) -> int:

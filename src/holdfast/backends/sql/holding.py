@@ -163,8 +163,17 @@ class Holding(Bound):
                 self._drop(record)
                 return AlreadyLost(NOT_OURS)
             try:
+                if (
+                    session.usable
+                    and session.looks_dead()
+                    and not await self._alive(record, session, deadline)
+                ):
+                    return AlreadyLost(NOT_OURS)
                 freed = await self._freed(record, session, deadline)
             except Gone as error:
+                if error.code:  # the server ended it, and says so
+                    self._forget(record)
+                    return AlreadyLost(f"its connection ended: {error}")
                 return Unknown(f"the connection ended: {error}")
             except Refused as error:
                 session.close()
@@ -175,6 +184,24 @@ class Holding(Bound):
             return Released() if held and freed else AlreadyLost(NOT_OURS)
         finally:
             record.gate.leave()
+
+    async def _alive(self, record: Record, session: Session, deadline: float) -> bool:
+        """Something arrived that nobody asked for: the end, or a notice."""
+        try:
+            await session.run(*self._speech.ping, deadline)
+            return True
+        except Trouble:
+            self._forget(record)
+            return False
+
+    def _forget(self, record: Record) -> None:
+        """It was lost; the sitter makes sure that the server has noticed."""
+        if record.session is not None:
+            record.session.close()
+        record.held = False
+        record.withdrawn = True
+        record.term = self._port.now()
+        self._expect(record.term)
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -221,7 +248,7 @@ class Holding(Bound):
         assert session is not None
         try:
             while session.awaited:
-                if await session.next(deadline) is None:
+                if await session.next(deadline, lasting=True) is None:
                     return Unknown("the server has not answered yet")
         except Trouble as error:
             return self._lost(record, error)
@@ -233,12 +260,7 @@ class Holding(Bound):
 
     def _lost(self, record: Record, error: Trouble) -> Lost:
         """Called with the gate in hand."""
-        assert record.session is not None
-        record.session.close()
-        record.held = False
-        record.withdrawn = True
-        record.term = self._port.now()  # the sitter makes sure that the server has noticed
-        self._expect(record.term)
+        self._forget(record)
         return Lost(f"its connection ended: {error}")
 
     # -- the sitter -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each por
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import socket
@@ -129,14 +130,19 @@ class Session(ABC):
             self.close()
             raise
 
-    async def next(self, deadline: float) -> Result | None:
-        """One more result of the exchange that was begun; None: not by the deadline."""
+    async def next(self, deadline: float, lasting: bool = False) -> Result | None:
+        """One more result of the exchange that was begun; None: not by the deadline. A `lasting`
+        exchange survives a cancellation: it is the connection that matters, and not the answer."""
         if not self.awaited:
             raise Gone("this connection is closed", sent=True)
         try:
             result = await self._next(deadline)
         except Refused:
             self._ended()
+            raise
+        except asyncio.CancelledError:
+            if not lasting:
+                self.close()
             raise
         except BaseException:
             self.close()
