@@ -17,7 +17,9 @@ import psycopg
 import pymysql
 
 from holdfast.backends.mysql.dialect import MySQL
+from holdfast.backends.mysql.speech import ForUpdateSpeech as MySQLForUpdate
 from holdfast.backends.postgres.dialect import Postgres
+from holdfast.backends.postgres.speech import ForUpdateSpeech as PostgresForUpdate
 from holdfast.backends.sql.dialect import Dialect
 from holdfast.backends.sql.schema import Tables, ddl
 from holdfast.testing import FaultProxy
@@ -41,6 +43,7 @@ class SqlStrategy(Strategy):
     framing: ClassVar[str]
     dialect: ClassVar[Dialect]
     grants: ClassVar[str]
+    bound_ddl: ClassVar[list[str]]  # of the connection-bound strategies
     tables = ("holdfast", "holdfast_claims", "holdfast_cells")
     _paused = False
 
@@ -60,6 +63,8 @@ class SqlStrategy(Strategy):
     def prepare(self) -> None:
         """The tables, and a user who may use them as the page says."""
         for text in ddl(self.dialect, Tables(self.dialect, "holdfast")):
+            self.say(text)
+        for text in self.bound_ddl:
             self.say(text)
         self.add_user()
         for text in statements(PAGES.joinpath(self.grants).read_text()):
@@ -159,6 +164,7 @@ class SqlStrategy(Strategy):
 
 
 class PostgresStrategy(SqlStrategy):
+    bound_ddl = PostgresForUpdate("holdfast", pooler=False).schema
     name = "postgres-row"
     framing = "postgres"
     dialect = Postgres()
@@ -184,6 +190,7 @@ class PostgresStrategy(SqlStrategy):
 
 
 class MySQLStrategy(SqlStrategy):
+    bound_ddl = MySQLForUpdate("holdfast", "holdfast", pooler=False).schema
     name = "mysql-row"
     framing = "mysql"
     dialect = MySQL()

@@ -293,3 +293,43 @@ async def _take(ground: Ground, seconds: float = 5.0) -> None:
         await ground.pool().take(now() + seconds)
     finally:
         await settle(ground)
+
+
+def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
+    async def work() -> None:
+        session = await ground.session()
+        text = SLEEP[ground.driver.dialect.name]
+        await session.begin(
+            [("SELECT 5", ()), (text, (0.5,)), ("SELECT 6", ())], soon(), early=True
+        )
+        began = now()
+        first = await session.next(soon())
+        assert first is not None
+        assert first.rows == [(5,)]
+        assert now() - began < 0.4, "it waited for the statement behind it"
+        assert await session.next(now() + 0.1) is None
+        assert await session.next(now() + 0.1) is None
+        assert not session.usable
+        assert await session.next(soon()) is not None
+        last = await session.next(soon())
+        assert last is not None
+        assert last.rows == [(6,)]
+        assert session.usable
+        assert await ask(session, "SELECT 7") == 7
+        session.close()
+        await settle(ground)
+
+    ground.run(work())
+
+
+def test_a_session_is_cut_while_somebody_waits_for_it(server: SqlServer, monkeypatch: Any) -> None:
+    ground = Ground("sync", driver(server.url, monkeypatch))
+    session = ground.run(ground.session())
+    text = SLEEP[ground.driver.dialect.name]
+    timer = threading.Timer(0.1, session.cut)
+    timer.start()
+    began = now()
+    with pytest.raises(Gone):
+        ground.run(session.run(text, (3.0,), soon()))
+    assert now() - began < 1
+    timer.join()

@@ -7,15 +7,17 @@ is cancelled while connecting, and says goodbye only if somebody waits for it.
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 from collections.abc import Sequence
 from typing import Any
 
 import aiomysql  # pyright: ignore[reportMissingTypeStubs]
 import pymysql
+from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.text import rendered, translated
-from holdfast.backends.sql.session import GRACE, Gone, Refused, Result, Session, Statement
+from holdfast.backends.sql.session import Gone, Refused, Result, Session, Statement
 from holdfast.ports.clock import now
 
 __all__ = ["LoopSession"]
@@ -25,6 +27,7 @@ class LoopSession(Session):
     def __init__(self, connection: Any) -> None:
         super().__init__()
         self._connection = connection
+        self._reading: asyncio.Future[Any] | None = None
         self._opened()
 
     @classmethod
@@ -47,38 +50,31 @@ class LoopSession(Session):
             raise Refused("the server does not offer TLS, which the URL asks for")
         return cls(connection)
 
-    async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]:
-        left = deadline - now()
-        if left <= 0:
-            raise Gone("no time was left to ask", sent=False)
-        # A task, as aiomysql cannot go on with an exchange in which it was cancelled.
-        talk = asyncio.create_task(self._talk(rendered(statements)))
+    async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
         try:
-            try:
-                await asyncio.wait((talk,), timeout=left)
-            except asyncio.CancelledError as cancelled:
-                self.cancelled = cancelled
-                await asyncio.wait((talk,), timeout=min(left, GRACE))
-            if not talk.done():
-                raise Gone("it did not answer in time", sent=True)
-            return talk.result()
+            await self._connection._execute_command(COM_QUERY, rendered(statements))
+        except (pymysql.Error, OSError, AttributeError) as error:
+            raise translated(error) from error
+
+    async def _next(self, deadline: float) -> Result | None:
+        # A read that is cancelled by its time limit cannot be resumed, so it goes on beside us.
+        reading = self._reading
+        if reading is None:
+            reading = asyncio.ensure_future(self._connection._read_query_result())
+            self._reading = reading
+        limit = None if deadline == math.inf else max(0.0, deadline - now())
+        done, _ = await asyncio.wait([reading], timeout=limit)
+        if self._reading != reading:  # closed by somebody else meanwhile
+            raise Gone("the connection was closed", sent=True)
+        if not done:
+            return None
+        self._reading = None
+        try:
+            reading.result()
         except (pymysql.Error, OSError, AttributeError, IndexError) as error:
             raise translated(error) from error
-        finally:
-            if not talk.done():
-                talk.cancel()
-
-    async def _talk(self, text: bytes) -> list[Result]:
-        connection = self._connection
-        results: list[Result] = []
-        await connection.query(text)
-        while True:
-            answer = connection._result
-            rows, count = answer.rows, answer.affected_rows
-            results.append(Result(list(rows or ()), count, answer.insert_id or 0))
-            if not answer.has_next:
-                return results
-            await connection.next_result()
+        answer = self._connection._result
+        return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
 
     def fileno(self) -> int:
         writer = self._connection._writer
@@ -94,7 +90,16 @@ class LoopSession(Session):
         return bool(poll.poll(0))
 
     def _close(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.add_done_callback(_ignored)
+            reading.cancel()
         _abort(self._connection)
+
+
+def _ignored(reading: asyncio.Future[Any]) -> None:
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _abort(connection: Any) -> None:

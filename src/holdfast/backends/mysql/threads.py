@@ -7,14 +7,16 @@ read; here they are what is left of the caller's deadline at each packet.
 from __future__ import annotations
 
 import select
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.text import rendered, translated
-from holdfast.backends.sql.session import Gone, Result, Session, Statement
+from holdfast.backends.sql.session import Result, Session, Statement, milliseconds
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadSession"]
@@ -23,7 +25,7 @@ LEAST = 0.001
 """Seconds: a limit of 0 would mean not to wait at all."""
 
 
-class _Connection(Connection):  # type: ignore[type-arg]  # only its stubs are generic
+class _Connection(Connection):
     """PyMySQL's, whose limits are a deadline."""
 
     deadline = 0.0
@@ -45,6 +47,9 @@ class ThreadSession(Session):
         super().__init__()
         self._connection = connection
         self._own = isinstance(connection, _Connection)
+        self._first = True
+        self._poll = select.poll()
+        self._poll.register(connection._sock.fileno(), select.POLLIN)
         self._opened()
 
     @classmethod
@@ -58,36 +63,58 @@ class ThreadSession(Session):
             raise translated(error) from error
         return cls(connection)
 
-    async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]:
+    async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
+        self._limit(deadline)
+        self._first = True
+        try:
+            self._connection._execute_command(COM_QUERY, rendered(statements))
+        except (pymysql.Error, OSError, AttributeError) as error:
+            raise translated(error) from error
+
+    async def _next(self, deadline: float) -> Result | None:
         connection = self._connection
-        left = deadline - now()
-        if left <= 0:
-            raise Gone("no time was left to ask", sent=False)
+        try:
+            # Only what has begun to arrive is read: a read that ran out of time cannot be resumed.
+            if not self._arrived(deadline):
+                return None
+            self._first = False
+            self._limit(deadline)
+            connection._read_query_result()
+            answer = connection._result
+            return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
+        except (pymysql.Error, OSError, AttributeError, IndexError) as error:
+            raise translated(error) from error
+
+    def _limit(self, deadline: float) -> None:
+        connection = self._connection
         if self._own:
             connection.deadline = deadline
         else:
-            connection._read_timeout = connection._write_timeout = left
-        results: list[Result] = []
+            connection._read_timeout = connection._write_timeout = max(deadline - now(), LEAST)
+
+    def _arrived(self, deadline: float) -> bool:
+        if not self._first and self._buffered():  # it came together with the one before
+            return True
+        while not self._poll.poll(milliseconds(deadline)):
+            if now() >= deadline:
+                return False
+        return True
+
+    def _buffered(self) -> bool:
+        connection = self._connection
+        connection._sock.settimeout(0)
+        connection._current_timeout = 0
         try:
-            connection.query(rendered(statements))
-            while True:
-                answer = connection._result
-                rows, count = answer.rows, answer.affected_rows
-                results.append(Result(list(rows or ()), count, answer.insert_id or 0))
-                if not answer.has_next:
-                    return results
-                connection.next_result()
-        except (pymysql.Error, OSError, AttributeError, IndexError) as error:
-            raise translated(error) from error
+            return bool(connection._rfile.peek(1))
+        except ssl.SSLWantReadError:
+            return False
 
     def fileno(self) -> int:
         sock = self._connection._sock
         return -1 if sock is None else int(sock.fileno())
 
     def looks_dead(self) -> bool:
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return self.fileno() < 0 or bool(self._poll.poll(0))
 
     def _close(self) -> None:
         self._connection._force_close()

@@ -15,9 +15,11 @@ from pymysql.constants import CLIENT
 
 from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.mysql.loops import LoopSession
+from holdfast.backends.mysql.speech import AdvisorySpeech, ForUpdateSpeech
 from holdfast.backends.mysql.threads import ThreadSession
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
-from holdfast.backends.sql.session import Session
+from holdfast.backends.sql.session import Session, Statement
+from holdfast.backends.sql.speech import Speech
 from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
@@ -28,15 +30,21 @@ __all__ = ["MySQLBackend"]
 
 PORT = 3306
 
-GREETING = (
-    "SELECT CONNECTION_ID(), (SELECT HOST FROM information_schema.PROCESSLIST"
-    " WHERE ID = CONNECTION_ID())"
+GREETING: tuple[Statement, ...] = (
+    ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
+    ("SET SESSION time_zone = '+00:00'", ()),
+    (
+        "SELECT CONNECTION_ID(), (SELECT HOST FROM information_schema.PROCESSLIST"
+        " WHERE ID = CONNECTION_ID())",
+        (),
+    ),
 )
 
 
 class MySQLBackend:
     options = (
         *OPTIONS,
+        Option("fence", False, "strategy=advisory: whether leases carry a fencing token"),
         Option("socket", "", "path of the server's unix socket, instead of host and port"),
         Option("tls", False, "encrypt the connection"),
         Option("tls_ca", "", "file with the certificates of the authorities to trust"),
@@ -76,6 +84,13 @@ class _Driver:
         tls = values["tls"] or values["tls_ca"] or values["tls_cert"]
         self._tls = _tls(values) if tls else None
 
+    def advisory(self, values: dict[str, Any]) -> Speech:
+        pooler = values["pooler"] == "session"
+        return AdvisorySpeech(values["table"], self._database, pooler, values["fence"])
+
+    def for_update(self, values: dict[str, Any]) -> Speech:
+        return ForUpdateSpeech(values["table"], self._database, values["pooler"] == "session")
+
     def connector(self, asynchronous: bool) -> Connect:
         if asynchronous:
             arguments = self._arguments | {
@@ -107,10 +122,7 @@ class _Driver:
 
 async def _greeted(session: Session, deadline: float) -> Session:
     try:
-        _, answer = await session.batch(
-            (("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()), (GREETING, ())),
-            deadline,
-        )
+        *_, answer = await session.batch(GREETING, deadline)
     except BaseException:
         session.close()
         raise

@@ -12,10 +12,10 @@ round trip. What is sent through a pooler is not prepared: it may meet another s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import math
 import select
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -23,7 +23,6 @@ import psycopg
 from psycopg import pq
 
 from holdfast.backends.sql.session import (
-    GRACE,
     Blocked,
     Conflict,
     Full,
@@ -34,6 +33,7 @@ from holdfast.backends.sql.session import (
     Statement,
     Trouble,
     Value,
+    milliseconds,
 )
 from holdfast.ports.clock import now
 
@@ -70,14 +70,18 @@ class PostgresSession(Session):
         super().__init__()
         self._pgconn = pgconn
         self._asynchronous = asynchronous
-        self._finish_by = 0.0  # once it is cancelled
+        self.waiter: asyncio.Future[int] | None = None  # asyncio's, while it waits
         self._prepare = prepare
         self._prepared: dict[str, bytes] = {}
         self._names = 0
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
+        self._expected: deque[_Part] = deque()
+        self._trouble: Trouble | None = None
+        self._last: Result | None = None
         self._fd = int(pgconn.socket)
         self._poll = select.poll()
         self._poll.register(self._fd, READ)
+        self.version = int(pgconn.server_version)
         pgconn.nonblocking = 1
         self._opened()
 
@@ -95,7 +99,8 @@ class PostgresSession(Session):
                     raise refused_login(pgconn.get_error_message("utf-8"))
                 # The socket may be another one each time: libpq tries several addresses.
                 wanted = READ if state == pq.PollingStatus.READING else WRITE
-                await _ready(pgconn.socket, wanted, deadline, asynchronous)
+                if not await _ready(pgconn.socket, wanted, deadline, asynchronous):
+                    raise Gone("it did not answer in time", sent=False)
             return cls(pgconn, asynchronous)
         except psycopg.Error as error:
             pgconn.finish()
@@ -112,24 +117,26 @@ class PostgresSession(Session):
     def stop_preparing(self) -> None:
         self._prepare = False
 
-    async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]:
-        if deadline <= now():
-            raise Gone("no time was left to ask", sent=False)
+    async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
         pgconn = self._pgconn
+        self._trouble = None
+        self._last = None
         try:
             pgconn.enter_pipeline_mode()
-            expected = [part for text, values in statements for part in self._send(text, values)]
+            self._expected = deque[_Part]()
+            for text, values in statements:
+                self._expected.extend(self._send(text, values))
+                if early:
+                    pgconn.send_flush_request()
             pgconn.pipeline_sync()
             while pgconn.flush():
-                if await self._wait(READ | WRITE, deadline) & READ:
+                ready = await self._wait(READ | WRITE, deadline)
+                if not ready:
+                    raise Gone("it did not take the request in time", sent=True)
+                if ready & READ:
                     pgconn.consume_input()
-            results = await self._receive(expected, deadline)
-            pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
             raise Gone(str(error).strip(), sent=True) from None
-        if isinstance(results, Trouble):
-            raise results
-        return results
 
     def _send(self, text: str, values: Sequence[Value]) -> list[_Part]:
         """Returns what will be answered."""
@@ -149,33 +156,40 @@ class PostgresSession(Session):
         pgconn.send_query_prepared(name, encoded, formats)
         return parts
 
-    async def _receive(self, expected: list[_Part], deadline: float) -> list[Result] | Trouble:
-        """The results in order, or the first error; then the connection is in order again."""
+    async def _next(self, deadline: float) -> Result | None:
+        """The next result. The last one, or an error, comes when the pipeline is empty."""
         pgconn = self._pgconn
-        results: list[Result] = []
-        trouble: Trouble | None = None
-        parts = iter(expected)
-        while True:
-            while pgconn.is_busy():
-                await self._wait(READ, deadline)
-                pgconn.consume_input()
-            answer = pgconn.get_result()
-            if answer is None:  # the end of one part
-                if pgconn.status != pq.ConnStatus.OK:
-                    raise trouble or Gone(pgconn.get_error_message("utf-8"), sent=True)
-                continue
-            status = answer.status
-            if status == pq.ExecStatus.PIPELINE_SYNC:
-                return trouble or results
-            text, preparing = next(parts)
-            if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
-                trouble = trouble or _translated(answer)
-                if isinstance(trouble, Gone):
-                    raise trouble
-                if preparing:
-                    del self._prepared[text]
-            elif not preparing:
-                results.append(self._result(text, answer))
+        try:
+            while True:
+                while pgconn.is_busy():
+                    if not await self._wait(READ, deadline):
+                        return None
+                    pgconn.consume_input()
+                answer = pgconn.get_result()
+                if answer is None:  # the end of one part
+                    if pgconn.status != pq.ConnStatus.OK:
+                        said = pgconn.get_error_message("utf-8")
+                        raise self._trouble or Gone(said, sent=True)
+                    continue
+                status = answer.status
+                if status == pq.ExecStatus.PIPELINE_SYNC:
+                    pgconn.exit_pipeline_mode()
+                    if self._trouble is not None:
+                        raise self._trouble
+                    return self._last
+                text, preparing = self._expected.popleft()
+                if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
+                    self._trouble = self._trouble or _translated(answer)
+                    if isinstance(self._trouble, Gone):
+                        raise self._trouble
+                    if preparing:
+                        del self._prepared[text]
+                elif not preparing:
+                    self._last = self._result(text, answer)
+                    if self._expected:
+                        return self._last
+        except psycopg.Error as error:
+            raise self._trouble or Gone(str(error).strip(), sent=True) from None
 
     def _result(self, text: str, answer: Any) -> Result:
         decoders = self._decoders.get(text)
@@ -194,24 +208,13 @@ class PostgresSession(Session):
         return Result(rows, answer.command_tuples or 0)
 
     async def _wait(self, wanted: int, deadline: float) -> int:
-        if self._asynchronous:
-            return await self._wait_or_finish(wanted, deadline)
-        if wanted != READ:
-            return await _ready(self._fd, wanted, deadline, False)
-        while not self._poll.poll(_milliseconds(deadline)):
-            if now() >= deadline:
-                raise Gone("it did not answer in time", sent=True)
-        return READ
-
-    async def _wait_or_finish(self, wanted: int, deadline: float) -> int:
-        """On an event loop; who is cancelled meanwhile comes to the end first, if it is near."""
-        if self.cancelled is None:
-            try:
-                return await _ready(self._fd, wanted, deadline, True)
-            except asyncio.CancelledError as cancelled:
-                self.cancelled = cancelled
-                self._finish_by = now() + GRACE
-        return await _ready(self._fd, wanted, min(deadline, self._finish_by), True)
+        """What it is ready for; 0 when the deadline has passed."""
+        if wanted == READ and not self._asynchronous:
+            while not self._poll.poll(milliseconds(deadline)):
+                if now() >= deadline:
+                    return 0
+            return READ
+        return await _ready(self._fd, wanted, deadline, self._asynchronous, self)
 
     async def notifications(self, deadline: float) -> list[tuple[str, str]]:
         """What NOTIFY has sent to this session, as (channel, payload): waits for the first."""
@@ -220,13 +223,7 @@ class PostgresSession(Session):
         self.usable = False
         try:
             pgconn = self._pgconn
-            while not (heard := self._heard()):
-                try:
-                    await self._wait(READ, deadline)
-                except Gone:
-                    if now() >= deadline:
-                        break
-                    raise
+            while not (heard := self._heard()) and await self._wait(READ, deadline):
                 pgconn.consume_input()
         except psycopg.Error as error:
             self.close()
@@ -250,7 +247,14 @@ class PostgresSession(Session):
         return bool(self._poll.poll(0))
 
     def _close(self) -> None:
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.get_loop().is_closed():
+            loop = waiter.get_loop()  # before the number can be another socket's
+            loop.remove_reader(fd)
+            loop.remove_writer(fd)
+            if not waiter.done():
+                waiter.set_exception(Gone("the connection was closed", sent=True))
         self._pgconn.finish()
 
 
@@ -298,23 +302,25 @@ def refused_login(message: str) -> Trouble:
     return (Full if any(sign in message for sign in full) else Refused)(message)
 
 
-def _milliseconds(deadline: float) -> int | None:
-    if deadline == math.inf:
-        return None
-    return min(max(0, math.ceil((deadline - now()) * 1000)), 1 << 30)
-
-
-async def _ready(fd: int, wanted: int, deadline: float, asynchronous: bool) -> int:
-    """Wait until the socket can be read or written, as wanted; which of them it is."""
+async def _ready(
+    fd: int,
+    wanted: int,
+    deadline: float,
+    asynchronous: bool,
+    session: PostgresSession | None = None,
+) -> int:
+    """Wait until the socket can be read or written, as wanted; which of them, 0 if not in time."""
     if not asynchronous:
         poll = select.poll()
         poll.register(fd, wanted)
-        while not (found := poll.poll(_milliseconds(deadline))):
+        while not (found := poll.poll(milliseconds(deadline))):
             if now() >= deadline:
-                raise Gone("it did not answer in time", sent=True)
+                return 0
         return found[0][1]
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[int] = loop.create_future()
+    if session is not None:
+        session.waiter = ready
     if wanted & READ:
         loop.add_reader(fd, _settle, ready, READ)
     if wanted & WRITE:
@@ -324,9 +330,11 @@ async def _ready(fd: int, wanted: int, deadline: float, asynchronous: bool) -> i
         async with asyncio.timeout(limit):
             return await ready
     except TimeoutError:
-        raise Gone("it did not answer in time", sent=True) from None
+        return 0
     finally:
-        with contextlib.suppress(OSError, ValueError):
+        if session is None or session.waiter is ready:  # else it was closed, and has done this
+            if session is not None:
+                session.waiter = None
             if wanted & READ:
                 loop.remove_reader(fd)
             if wanted & WRITE:

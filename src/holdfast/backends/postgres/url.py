@@ -19,8 +19,10 @@ from psycopg.conninfo import make_conninfo
 from holdfast.backends.postgres.dialect import Postgres
 from holdfast.backends.postgres.ear import LoopHearing, ThreadHearing
 from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Gone, Session
+from holdfast.backends.sql.speech import Speech
 from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
@@ -63,6 +65,12 @@ class _Driver:
             "client_encoding": "UTF8",
             **{option.name: values[option.name] for option in LIBPQ},
         }
+
+    def advisory(self, values: dict[str, Any]) -> Speech:
+        return AdvisorySpeech(values["table"], values["pooler"] == "session")
+
+    def for_update(self, values: dict[str, Any]) -> Speech:
+        return ForUpdateSpeech(values["table"], values["pooler"] == "session")
 
     def connector(self, asynchronous: bool) -> Connect:
         async def connect(deadline: float) -> Session:

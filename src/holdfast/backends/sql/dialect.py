@@ -7,9 +7,10 @@ itself. Partners: `mysql/dialect.py`, `postgres/dialect.py`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.sql.session import Session, Statement, Value
+from holdfast.backends.sql.speech import Speech
 from holdfast.core.port import Port
 
 __all__ = ["Connect", "Dialect", "Driver", "Hearing", "Silence", "Types"]
@@ -96,6 +97,10 @@ class Driver(Protocol):
     def where(self) -> str:
         """For messages: the URL without its password."""
         ...
+
+    def advisory(self, values: dict[str, Any]) -> Speech: ...
+
+    def for_update(self, values: dict[str, Any]) -> Speech: ...
 
     def connector(self, asynchronous: bool) -> Connect: ...
 

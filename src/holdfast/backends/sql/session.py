@@ -5,6 +5,9 @@ server answered, or raises `Trouble` of one of five kinds, which are all that a 
 errors. Parameters are always bound, never pasted (law 10): `%s` stands for each, `%%` for a
 percent sign. The connection is in autocommit mode; `BEGIN`, `COMMIT` and `ROLLBACK` are statements.
 
+An exchange may also be taken apart: `begin` sends, and each `next` waits for one more result. A
+`next` that finds none by its deadline returns None and nothing is lost: the answer may still come.
+
 Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
 that timed out or was interrupted, or was cancelled and had no answer within `GRACE`, closes its
 session, which is never used again, and never connected again either: locks of the old connection
@@ -17,7 +20,10 @@ Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each por
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +32,7 @@ from holdfast.ports.clock import now
 
 __all__ = [
     "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
-    "Trouble", "Value",
+    "Trouble", "Value", "milliseconds",
 ]  # fmt: skip
 
 Value: TypeAlias = int | float | str | bytes | None
@@ -84,13 +90,15 @@ class Session(ABC):
     """What the server calls this connection: the argument of KILL or pg_terminate_backend."""
     mark = ""
     """What tells it from another one that may have the same number later."""
+    version = 0
+    """The server's, as a number that can be compared: PostgreSQL's only."""
     pooled = False
     """Whether the server that answers is not the one we logged in to: a pooler stands between."""
 
     def __init__(self) -> None:
         self.usable = True
+        self.awaited = 0  # results of the exchange that is under way
         self.used = now()
-        self.cancelled: BaseException | None = None  # during this exchange, which goes on
         self.place: object = None  # the pool's
         self.settings: dict[str, Any] = {}  # what strategies have set, so as not to set it again
 
@@ -101,31 +109,80 @@ class Session(ABC):
         """Several in one round trip; nothing after the first that is refused is executed. Those
         before it count only if a transaction was begun (before, or by the batch) and is committed:
         MySQL keeps what precedes the error, PostgreSQL undoes it."""
+        await self.begin(statements, deadline)
+        results: list[Result] = []
+        cancelled: asyncio.CancelledError | None = None
+        while len(results) < len(statements):
+            try:
+                result = await self.next(deadline, lasting=cancelled is None)
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    raise
+                cancelled, deadline = error, min(deadline, now() + GRACE)
+                continue
+            except Trouble:
+                if cancelled is not None:
+                    raise cancelled from None
+                raise
+            if result is None:
+                self.close()
+                raise cancelled or Gone("it did not answer in time", sent=True)
+            results.append(result)
+        if cancelled is not None:
+            raise cancelled
+        return results
+
+    async def begin(
+        self, statements: Sequence[Statement], deadline: float, early: bool = False
+    ) -> None:
+        """Send them. With `early`, no result waits for those after it."""
         if not self.usable:
             raise Gone("this connection is closed", sent=False)
+        if deadline <= now():
+            raise Gone("no time was left to ask", sent=False)
         self.usable = False
+        self.awaited = len(statements)
         try:
-            results = await self._exchange(statements, deadline)
+            await self._begin(statements, deadline, early)
+        except BaseException:
+            self.close()
+            raise
+
+    async def next(self, deadline: float, lasting: bool = False) -> Result | None:
+        """One more result of the exchange that was begun; None: not by the deadline. A `lasting`
+        exchange survives a cancellation: it is the connection that matters, and not the answer."""
+        if not self.awaited:
+            raise Gone("this connection is closed", sent=True)
+        try:
+            result = await self._next(deadline)
         except Refused:
-            self._done()
+            self._ended()
+            raise
+        except asyncio.CancelledError:
+            if not lasting:
+                self.close()
             raise
         except BaseException:
             self.close()
-            if self.cancelled is not None:
-                raise self.cancelled from None
             raise
-        self._done()
-        return results
+        if result is not None:
+            self.awaited -= 1
+            if not self.awaited:
+                self._ended()
+        return result
 
-    def _done(self) -> None:
+    def _ended(self) -> None:
+        self.awaited = 0
         self.used = now()
-        self.usable = True
-        cancelled, self.cancelled = self.cancelled, None
-        if cancelled is not None:
-            raise cancelled from None
+        self.usable = self.fileno() >= 0
 
     @abstractmethod
-    async def _exchange(self, statements: Sequence[Statement], deadline: float) -> list[Result]: ...
+    async def _begin(
+        self, statements: Sequence[Statement], deadline: float, early: bool
+    ) -> None: ...
+
+    @abstractmethod
+    async def _next(self, deadline: float) -> Result | None: ...
 
     @abstractmethod
     def fileno(self) -> int:
@@ -138,10 +195,20 @@ class Session(ABC):
     def close(self) -> None:
         """Never waits. May be called in the middle of an exchange, and more than once."""
         self.usable = False
+        self.awaited = 0
         fd = self.fileno()
         if fd >= 0:
             _inherited.discard(fd)
             self._close()
+
+    def cut(self) -> None:
+        """End it from another thread than the one that waits for its answer, which then notices."""
+        fd = self.fileno()
+        try:
+            with socket.socket(fileno=os.dup(fd)) as same:
+                same.shutdown(socket.SHUT_RDWR)
+        except OSError:  # it is closed already
+            pass
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -149,6 +216,13 @@ class Session(ABC):
     def _opened(self) -> None:
         """To be called once there is a connection."""
         _inherited.add(self.fileno())
+
+
+def milliseconds(deadline: float) -> int | None:
+    """What poll() wants to know: how long until then, never too short."""
+    if deadline == math.inf:
+        return None
+    return min(max(0, math.ceil((deadline - now()) * 1000)), 1 << 30)
 
 
 _inherited: set[int] = set()

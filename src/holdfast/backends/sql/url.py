@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.backends.sql.connected import advisory, for_update
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.url import Option
@@ -16,7 +17,11 @@ from holdfast.errors import Misconfigured
 
 __all__ = ["OPTIONS", "STRATEGIES", "build"]
 
-STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {"row": RowBackend}
+STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
+    "row": RowBackend,
+    "advisory": advisory,
+    "for-update": for_update,
+}
 """What `?strategy=` may say."""
 
 OPTIONS = (
@@ -25,6 +30,13 @@ OPTIONS = (
     ),
     Option("table", "holdfast", "what the names of all tables begin with"),
     Option("max_connections", 32, "so many connections at once, and no more"),
+    Option(
+        "pooler",
+        "",
+        "`session`: what stands between us and the database gives each client a connection of its "
+        "own, or one node of a cluster",
+        ("", "session"),
+    ),
     Option("window", 3.0, "row: seconds a waiter that was called has to answer"),
     Option("heartbeat", 1.0, "row: seconds after which who waits says that it is alive"),
     Option("poll", 0.25, "the longest pause between two looks where nobody can call"),

@@ -1,0 +1,438 @@
+"""Locks that live as long as a connection: what `advisory` and `for-update` have in common.
+
+Contract: `core/backend.py`. Each claim has a session of its own from its attempt until its end, so
+a process that dies leaves nothing, and nothing that happens to one lock's connection touches
+another lock. A connection's death is its lease's loss; it is never connected again.
+
+Laws kept here: 1 (an attempt is dated from before it was sent. Who waited is dated by the server's
+clock, read on the same session before and after the wait, and tied to the moment the wait was
+asked for; never beyond its arrival. A paused waiter's grant is over when the server has ended its
+idle session), 2 and 3 (a session whose exchange got no answer is closed, and ended in the server by
+another session: when the server says that it is gone, nothing of it is left and nothing of it will
+appear; until then the claim is unknown), 4 (a session is used under its record's gate, by whoever
+may: the caller, the keeper, the sitter. `withdraw` does not depend on the gate) and 5 (a record is
+found by its owner alone).
+
+Partners: `holding.py`, the other half; `speech.py`, what is said to which database.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from holdfast.backends.common import Tombstones
+from holdfast.backends.sql.dialect import Connect, Driver
+from holdfast.backends.sql.gate import Gate
+from holdfast.backends.sql.pool import Pool
+from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Result, Session, Trouble
+from holdfast.backends.sql.speech import Speech, Taken, Verdict
+from holdfast.core.backend import Signals
+from holdfast.core.lease import DRIFT, valid_until
+from holdfast.core.port import Port
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+from holdfast.types import Buried, Busy, Claim, Grant, Unknown
+
+__all__ = ["SLICE", "Bound", "Record"]
+
+SLICE = 30.0
+"""Seconds after which the server gives up a wait that it was asked for: it is then asked for again,
+and an answer that does not come after it has been lost."""
+
+GRACE = 0.5
+"""Seconds that such an answer may be late."""
+
+LINGER = 0.002
+"""Seconds for which an attempt that stands in line looks whether it is granted at once."""
+
+WARM = 1.0
+"""Seconds for which a name that was busy is believed to be so: who wants it stands in line without
+trying first, which saves a trip."""
+
+NOT_OURS = "its connection has ended, or it was released"
+
+
+class Record:
+    """One claim, from before it is asked for until nothing of it is left."""
+
+    __slots__ = (
+        "asked", "attended", "claim", "fence", "gate", "held", "pinged", "results", "session",
+        "term", "until", "withdrawn",
+    )  # fmt: skip
+
+    def __init__(self, claim: Claim, port: Port) -> None:
+        self.claim = claim
+        self.gate = Gate(port)
+        self.session: Session | None = None
+        self.held = False
+        self.withdrawn = False
+        self.fence: int | None = None
+        self.until = 0.0  # until when its holder may believe in it
+        self.term = port.now() + claim.ttl  # then the sitter ends it, unless somebody attends
+        self.attended = 0
+        self.asked = 0.0  # when the wait that is under way was asked for
+        self.results: list[Result] = []  # what it has brought
+        self.pinged = 0.0  # when the renewal that is under way was asked for, if one is
+
+
+class Bound:
+    """Taking a lock."""
+
+    def __init__(self, driver: Driver, speech: Speech, limit: int) -> None:
+        self._driver = driver
+        self._speech = speech
+        self._limit = limit
+
+    def open(self, port: Port, signals: Signals) -> None:
+        self._port = port
+        self._signals = signals
+        connect = self._greeted(self._driver.connector(port.asynchronous))
+        where = self._driver.where
+        self._pool = Pool(port, connect, self._limit, where)
+        self._spare = Pool(port, connect, 2, where)  # what ends other sessions is never in line
+        self._records: dict[str, Record] = {}
+        self._graves = Tombstones()
+        self._warm: OrderedDict[str, float] = OrderedDict()
+        self._incarnation = port.incarnation()
+
+    def _greeted(self, connect: Connect) -> Connect:
+        async def greeted(deadline: float) -> Session:
+            session = await connect(deadline)
+            try:
+                try:
+                    await self._speech.greeting(session, deadline)
+                except Refused as error:
+                    if error.code not in self._speech.absent:
+                        raise
+                    await self.create(session, deadline)
+                    await self._speech.greeting(session, deadline)
+            except BaseException:
+                session.close()
+                raise
+            return session
+
+        return greeted
+
+    async def create(self, session: Session, deadline: float) -> None:
+        """Make what tables and sequences are needed; others may do the same just now."""
+        for text in self._speech.schema:
+            for last in (False, False, True):
+                try:
+                    await session.run(text, (), deadline)
+                    break
+                except Refused as error:
+                    if last:
+                        raise Misconfigured(
+                            f"{self._driver.where} has not what this strategy needs, and refuses "
+                            f"to make it: {error}. `holdfast schema URL` prints it for somebody "
+                            "who may"
+                        ) from None
+
+    # -- attempt ----------------------------------------------------------------------------------
+
+    async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
+        port = self._port
+        with port.mutex():
+            if self._graves.graves and self._graves.cover(claim.owner, port.now()):
+                return Buried()
+            record = self._records.get(claim.owner)
+            if record is None:
+                record = self._records[claim.owner] = Record(claim, port)
+            elif record.withdrawn:
+                return Buried()
+            record.attended += 1
+        try:
+            if not await record.gate.enter(deadline):
+                return Unknown("another request of this claim is under way")
+            try:
+                return await self._ask(record, queue, deadline)
+            finally:
+                record.gate.leave()
+        finally:
+            self._unattended(record)
+
+    async def _ask(
+        self, record: Record, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
+        if record.withdrawn:
+            return Buried()
+        session = record.session
+        if record.held and session is not None:
+            return self._grant(record)
+        if session is not None and not session.usable and not session.awaited:
+            # Nobody knows what became of the last request: what made it must be gone first.
+            if not await self._ended(session, deadline):
+                return Unknown("whether an earlier request took the lock is not known yet")
+            self._let_go(record)
+            session = None
+        if session is None:
+            try:
+                record.session = await self._pool.take(deadline)
+            except HoldfastError:  # nothing was sent
+                self._drop(record)
+                raise
+        try:
+            return await self._ask_on(record, queue, deadline)
+        except Gone as error:
+            if not error.sent:  # it had died in the pool, and nothing of this claim with it
+                self._let_go(record)
+            return Unknown(f"the connection ended: {error}")
+        except Refused as error:
+            if record.session is not None:
+                record.session.close()  # whatever state it is in
+            self._drop(record)
+            raise Misconfigured(
+                f"{self._driver.where} refuses what this strategy needs: {error}"
+            ) from None
+
+    async def _ask_on(self, record: Record, queue: bool, deadline: float) -> Grant | Busy | Unknown:
+        session, speech = record.session, self._speech
+        assert session is not None
+        if session.awaited:
+            return await self._look(record, self._port.now(), Busy())
+        warm = self._warm.get(record.claim.name, 0.0) > self._port.now() - WARM
+        if not (queue and warm):
+            try:
+                answer = await self._try(record, deadline)
+            except Refused as error:
+                if error.code not in speech.absent:
+                    raise
+                session.settings.clear()
+                if speech.undo:
+                    await session.batch(speech.undo, deadline)
+                await self.create(session, deadline)
+                answer = await self._try(record, deadline)
+            if not isinstance(answer, Busy):
+                return answer
+        if not queue:
+            self._drop(record)
+            return Busy()
+        return await self._join(record, deadline)
+
+    async def _try(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
+        """The uncontended path: one trip."""
+        claim, session, speech = record.claim, record.session, self._speech
+        assert session is not None
+        while True:
+            first = speech.arrange(session, claim.ttl)
+            sent = self._port.now()
+            try:
+                results = await session.batch([*first, *speech.attempt(claim)], deadline)
+            except (Blocked, Conflict):
+                results = None
+            verdict = Verdict.BUSY if results is None else speech.taken(results[len(first) :])
+            if isinstance(verdict, Taken):
+                return await self._won(
+                    record, verdict, sent, valid_until(sent, claim.ttl), deadline
+                )
+            if speech.undo:
+                session.settings.clear()
+                await session.batch(speech.undo, deadline)
+            if verdict is Verdict.BUSY:
+                self._remember(claim.name)
+                return Busy()
+            await session.batch(speech.missing(claim), deadline)
+
+    async def _won(
+        self, record: Record, taken: Taken, sent: float, until: float, deadline: float
+    ) -> Grant | Unknown:
+        """It is ours in the server; the token may still be missing."""
+        session, claim = record.session, record.claim
+        assert session is not None
+        fence = taken.fence
+        bump = self._speech.bump(claim)
+        if bump is not None:
+            # H: whoever holds now must not be outranked by one who held before. So the token comes
+            # after the lock, and counts only if the lock's session is alive after the token.
+            try:
+                fence = await self._bumped(claim, *bump, deadline)
+                await session.run(*self._speech.ping, deadline)
+            except (Trouble, Unavailable) as error:
+                session.close()
+                return Unknown(f"the lock did not get its token: {error}")
+        record.fence = fence
+        record.until = until
+        record.term = max(record.term, until + claim.ttl * DRIFT)
+        with self._port.mutex():
+            if record.withdrawn:
+                return Unknown("the claim was given up meanwhile")
+            record.held = True
+        self._expect(record.term)
+        return self._grant(record)
+
+    async def _bumped(self, claim: Claim, text: str, values: Any, deadline: float) -> int:
+        spare = await self._spare.take(deadline)
+        try:
+            return self._speech.bumped(await spare.run(text, values, deadline))
+        finally:
+            self._spare.give(spare)
+
+    # -- the line ---------------------------------------------------------------------------------
+
+    async def _join(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
+        claim, session, speech = record.claim, record.session, self._speech
+        assert session is not None
+        if first := speech.arrange(session, claim.ttl):
+            await session.batch(first, deadline)
+        record.asked = self._port.now()
+        record.results = []
+        await session.begin(speech.join(claim), deadline, early=True)
+        while len(record.results) < speech.early:
+            result = await session.next(deadline)
+            if result is None:
+                session.close()
+                return Unknown("the server did not answer in time")
+            record.results.append(result)
+        return await self._look(record, self._port.now() + LINGER, Busy())
+
+    async def _look(self, record: Record, moment: float, busy: Busy) -> Grant | Busy | Unknown:
+        """What the wait has brought until that moment."""
+        session, speech = record.session, self._speech
+        assert session is not None
+        try:
+            while session.awaited:
+                result = await session.next(moment)
+                if result is None:
+                    if self._port.now() > record.asked + SLICE + GRACE:
+                        session.close()
+                        return Unknown("the server should have given up this wait by now")
+                    self._remember(record.claim.name)
+                    return busy
+                record.results.append(result)
+                moment = max(moment, self._port.now() + GRACE)  # the rest is right behind it
+        except (Blocked, Conflict) as error:
+            return await self._again(record, error, busy)
+        verdict = speech.taken(record.results)
+        if isinstance(verdict, Taken):
+            arrived = self._port.now()
+            until = min(self._dated(record, verdict), valid_until(arrived, record.claim.ttl))
+            return await self._won(record, verdict, record.asked, until, arrived + 4 * GRACE)
+        if verdict is Verdict.MISSING:
+            deadline = self._port.now() + GRACE
+            session.settings.clear()
+            await session.batch([*speech.undo, *speech.missing(record.claim)], deadline)
+            return busy
+        return await self._again(record, None, busy)
+
+    async def _again(self, record: Record, error: Refused | None, busy: Busy) -> Busy:
+        """The server gave up the wait: it will be asked for anew."""
+        session = record.session
+        assert session is not None
+        if error is not None or self._speech.undo:
+            session.settings.clear()
+        if self._speech.undo:
+            await session.batch(self._speech.undo, self._port.now() + GRACE)
+        return busy
+
+    def _dated(self, record: Record, taken: Taken) -> float:
+        """The lock was taken so long after the wait was asked for, by the server's own clock."""
+        before = record.results[self._speech.early - 1].rows[0][0]
+        waited = max(0.0, (taken.moment - before) / 1e6)
+        return valid_until(record.asked + waited * (1 - DRIFT), record.claim.ttl)
+
+    async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
+        port = self._port
+        with port.mutex():
+            record = self._records.get(claim.owner)
+            if record is None or record.withdrawn or record.session is None:
+                record = None
+            else:
+                record.attended += 1
+        if record is None:
+            await port.sleep(0.01)
+            return None
+        try:
+            if not await record.gate.enter(min(deadline, port.now() + SLICE)):
+                return None
+            try:
+                return await self._wait(record, busy, deadline)
+            finally:
+                record.gate.leave()
+        finally:
+            self._unattended(record)
+
+    async def _wait(self, record: Record, busy: Busy, deadline: float) -> Grant | None:
+        session = record.session
+        if session is None or not session.awaited:
+            return None
+        try:
+            limit = min(deadline, record.asked + SLICE + GRACE)
+            answer = await self._look(record, limit, busy)
+        except Gone as error:
+            if record.withdrawn:
+                return None
+            raise Unavailable(f"the connection that waited for the lock ended: {error}") from None
+        except Refused as error:
+            if error.code in self._speech.cancelled:
+                return None
+            raise Unavailable(f"the wait was refused: {error}") from None
+        return answer if isinstance(answer, Grant) else None
+
+    # -- small things -----------------------------------------------------------------------------
+
+    def _grant(self, record: Record) -> Grant:
+        return Grant(record.claim, record.until, record.fence, token=record)
+
+    def _remember(self, name: str) -> None:
+        self._warm[name] = self._port.now()
+        self._warm.move_to_end(name)
+        if len(self._warm) > 1000:
+            self._warm.popitem(last=False)
+
+    def _unattended(self, record: Record) -> None:
+        with self._port.mutex():
+            record.attended -= 1
+            if not record.held:
+                record.term = self._port.now() + record.claim.ttl
+        if record.session is not None:
+            self._expect(record.term)
+
+    def _let_go(self, record: Record) -> None:
+        """The session is not this claim's any more: it is in order, or closed."""
+        session, record.session = record.session, None
+        record.pinged = 0.0
+        if session is not None:
+            if session.awaited:
+                session.close()
+            self._pool.give(session)
+
+    def _drop(self, record: Record) -> None:
+        """Nothing of this claim is left."""
+        record.held = False
+        record.withdrawn = True
+        self._records.pop(record.claim.owner, None)
+        self._let_go(record)
+
+    async def _ended(self, session: Session, deadline: float) -> bool:
+        """Whether the server has nothing of this session any more; makes it so."""
+        session.close()
+        if not session.number:
+            return True
+        try:
+            spare = await self._spare.take(deadline)
+        except Unavailable:
+            return False
+        try:
+            pause = 0.002
+            while (await spare.run(*self._speech.kill(session), deadline)).rows:
+                finish = self._speech.finish(session)
+                if finish is not None:
+                    try:
+                        await spare.run(*finish, deadline)
+                    except Refused:  # it has gone meanwhile
+                        pass
+                if self._port.now() + pause >= deadline:
+                    return False
+                await self._port.sleep(pause)
+                pause = min(2 * pause, 0.05)
+            return True
+        except (Gone, Refused):
+            return False
+        finally:
+            self._spare.give(spare)
+
+    def _expect(self, term: float) -> None:
+        """The sitter must look at this moment."""
+        raise NotImplementedError
