@@ -23,7 +23,7 @@ from holdfast.backends.postgres.speech import ForUpdateSpeech as PostgresForUpda
 from holdfast.backends.sql.dialect import Dialect
 from holdfast.backends.sql.schema import Tables, ddl
 from holdfast.testing import FaultProxy
-from holdfast.testing.conformance import Strategy
+from holdfast.testing.conformance import NotApplicable, Strategy
 from tests.servers import MariaDBServer, PostgresServer
 
 PAGES = Path(__file__).parents[2] / "docs" / "backends"
@@ -36,7 +36,7 @@ def statements(text: str) -> list[str]:
 
 
 class SqlStrategy(Strategy):
-    short_ttl = 0.4
+    short_ttl = 0.3
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
     more = ""
@@ -211,3 +211,19 @@ class MySQLStrategy(SqlStrategy):
     @property
     def where(self) -> str:
         return f"mysql://{LOGIN}@127.0.0.1:{self.proxy.port}/holdfast"
+
+
+class _Polled(SqlStrategy):
+    options = "strategy=optimistic&poll=0.1&window=1&heartbeat=0.3"
+    claim_window = 0.0
+
+    def requests(self) -> int:
+        raise NotApplicable("who waits for an optimistic lock looks again and again, by design")
+
+
+class PostgresOptimistic(_Polled, PostgresStrategy):
+    name = "postgres-optimistic"
+
+
+class MySQLOptimistic(_Polled, MySQLStrategy):
+    name = "mysql-optimistic"
