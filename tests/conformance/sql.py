@@ -1,9 +1,9 @@
 """The SQL backends' strategies: real servers behind a proxy that knows where a message ends.
 
 Clients are the user of docs/backends/*-grants.sql, who may do what those files say and nothing
-else. All tests of a class use the same tables, emptied before each. A lost reply is a cut connection
-here, because nothing else loses one. Hooks that reach into the store use a connection of their own,
-past the proxy.
+else. All tests of a class use the same tables, emptied before each. A lost reply is a connection
+that is cut, because nothing else loses one. Hooks that reach into the store use a connection of
+their own, past the proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.backends.postgres.speech import ForUpdateSpeech as PostgresForUpda
 from holdfast.backends.sql.dialect import Dialect
 from holdfast.backends.sql.schema import Tables, ddl
 from holdfast.testing import FaultProxy
-from holdfast.testing.conformance import Strategy
+from holdfast.testing.conformance import NotApplicable, Strategy
 from tests.servers import MariaDBServer, PostgresServer
 
 PAGES = Path(__file__).parents[2] / "docs" / "backends"
@@ -36,9 +36,10 @@ def statements(text: str) -> list[str]:
 
 
 class SqlStrategy(Strategy):
-    short_ttl = 0.4
+    short_ttl = 0.3
     claim_window = 1.0
     options = "window=1&heartbeat=0.3"
+    more = ""
     framing: ClassVar[str]
     dialect: ClassVar[Dialect]
     grants: ClassVar[str]
@@ -90,7 +91,7 @@ class SqlStrategy(Strategy):
     def url(self) -> str:
         for table in self.tables:
             self.say(f"DELETE FROM {table}")
-        return f"{self.where}?{self.options}"
+        return f"{self.where}?{self.options}{self.more}"
 
     # -- on the way -------------------------------------------------------------------------------
 
@@ -168,6 +169,7 @@ class PostgresStrategy(SqlStrategy):
     framing = "postgres"
     dialect = Postgres()
     grants = "postgresql-grants.sql"
+    more = "&sslmode=disable"
 
     def connect_admin(self) -> Any:
         where = f"host=127.0.0.1 port={self.server.port} user=postgres dbname=postgres"
@@ -209,3 +211,19 @@ class MySQLStrategy(SqlStrategy):
     @property
     def where(self) -> str:
         return f"mysql://{LOGIN}@127.0.0.1:{self.proxy.port}/holdfast"
+
+
+class _Polled(SqlStrategy):
+    options = "strategy=optimistic&poll=0.1&window=1&heartbeat=0.3"
+    claim_window = 0.0
+
+    def requests(self) -> int:
+        raise NotApplicable("who waits for an optimistic lock looks again and again, by design")
+
+
+class PostgresOptimistic(_Polled, PostgresStrategy):
+    name = "postgres-optimistic"
+
+
+class MySQLOptimistic(_Polled, MySQLStrategy):
+    name = "mysql-optimistic"

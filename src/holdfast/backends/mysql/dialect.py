@@ -31,7 +31,7 @@ class MySQL:
     # A session that does nothing inside a transaction was stopped, while others wait for the row
     # that it has locked: the server ends it. MySQL has no such limit but that of all idle sessions
     # (of which the pool notices that they ended).
-    setup = (
+    setup: Sequence[str] = (
         "SET SESSION innodb_lock_wait_timeout = 5"
         " /*M!100300 , idle_transaction_timeout = 2 */ /*!80000 , wait_timeout = 10 */",
     )

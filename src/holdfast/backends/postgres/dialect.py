@@ -31,7 +31,7 @@ class Postgres:
     if_new = " ON CONFLICT DO NOTHING"
     from_nothing = ""
     notify = "SELECT pg_notify(%s, %s)"
-    setup = (
+    setup: Sequence[str] = (
         "SELECT set_config('default_transaction_isolation', 'read committed', false),"
         f" set_config('idle_in_transaction_session_timeout', '{IDLE}', false)",
     )

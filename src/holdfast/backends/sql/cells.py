@@ -17,7 +17,6 @@ from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.session import Gone, Session, Statement
 from holdfast.backends.sql.words import Words
 from holdfast.core.port import Port
-from holdfast.errors import Unavailable
 from holdfast.types import Cell, CellConflict, Unknown
 
 __all__ = ["Cells"]
@@ -60,12 +59,8 @@ class Cells:
         return None if seen is None else seen.cell
 
     async def _see(self, name: str, deadline: float) -> _Seen | None:
-        while True:
-            answer = await self._desk.ask(self._look, (name.encode(),), deadline)
-            if not isinstance(answer, Unknown):
-                return _Seen(*answer.rows[0]) if answer.rows else None
-            if self._port.now() >= deadline:
-                raise Unavailable(f"the database did not answer: {answer.reason}")
+        rows = await self._desk.read(self._look, (name.encode(),), deadline)
+        return _Seen(*rows[0]) if rows else None
 
     async def cell_write(
         self,

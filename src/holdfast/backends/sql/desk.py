@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.pool import Pool
@@ -41,6 +41,9 @@ T = TypeVar("T")
 LONGEST_WAIT = 5
 """Seconds that a statement waits for a row at most, before it is asked again."""
 
+BREAKS = 2
+"""So many connections may break under one transaction before we say so."""
+
 ROLLBACK: Statement = ("ROLLBACK", ())
 
 
@@ -54,22 +57,10 @@ class Desk:
         self.where = driver.where
         self._tables = tables
         self._port = port
-        self._connect = driver.connector(port.asynchronous)
+        self.connect = driver.connector(port.asynchronous)
         self._ordinary = Pool(port, self.connect, limit, driver.where)
         self._renewing = Pool(port, self.connect, 1, driver.where)
         self._ready = False
-
-    async def connect(self, deadline: float) -> Session:
-        """A session of this desk's kind, set up; whoever calls this closes it."""
-        session = await self._connect(deadline)
-        if session.pooled:  # what is set would last for others, and not for us
-            return session
-        try:
-            await session.batch([(text, ()) for text in self.dialect.setup], deadline)
-        except BaseException:
-            session.close()
-            raise
-        return session
 
     async def close(self) -> None:
         self._ordinary.close()
@@ -83,19 +74,30 @@ class Desk:
     async def ask(
         self, text: str, values: Sequence[Value], deadline: float, *, renewing: bool = False
     ) -> Result | Unknown:
+        answer = await self.ask_all(((text, values),), deadline, renewing=renewing)
+        return answer if isinstance(answer, Unknown) else answer[0]
+
+    async def ask_all(
+        self, statements: Sequence[Statement], deadline: float, *, renewing: bool = False
+    ) -> list[Result] | Unknown:
+        """A few in one round trip; the last decides whether the others happened."""
         pool = self._renewing if renewing else self._ordinary
         session = await pool.take(deadline)
         try:
-            # The way of nearly all: ready, nobody in the way, answered.
-            if self._ready and self._patient(session, deadline):
+            failures = 0
+            while True:
                 try:
-                    return await session.run(text, values, deadline)
+                    if not self._ready:
+                        await self._prepare(session, deadline)
+                    first = self._settings(session, deadline)
+                    if not first:  # the way of nearly all
+                        return await session.batch(statements, deadline)
+                    results = await session.batch((*first, *statements), deadline)
+                    session.settings["patience"] = session.settings["wanted"]
+                    return results[len(first) :]
                 except Refused as error:
-                    await self._endure(session, error, 0, deadline)
-                    failures = 1
-            else:
-                failures = 0
-            return await self._insist(session, text, values, failures, deadline)
+                    await self._endure(session, error, failures, deadline)
+                    failures += 1
         except Gone as error:
             if error.sent:
                 return Unknown(f"{self.where}: {error}")
@@ -103,45 +105,57 @@ class Desk:
         finally:
             pool.give(session)
 
-    async def _insist(
-        self, session: Session, text: str, values: Sequence[Value], failures: int, deadline: float
-    ) -> Result:
+    async def read(
+        self, text: str, values: Sequence[Value], deadline: float
+    ) -> list[tuple[Any, ...]]:
+        """For what may be asked again when no answer came."""
         while True:
-            try:
-                await self._prepare(session, deadline)
-                return await session.run(text, values, deadline)
-            except Refused as error:
-                await self._endure(session, error, failures, deadline)
-                failures += 1
+            answer = await self.ask(text, values, deadline)
+            if not isinstance(answer, Unknown):
+                return answer.rows
+            if self._port.now() >= deadline:
+                raise Unavailable(f"the database did not answer: {answer.reason}")
 
     # -- a transaction ----------------------------------------------------------------------------
 
     async def transact(self, work: Callable[[Session], Awaitable[T]], deadline: float) -> T:
-        """Run `work` until it is not in anybody's way. It begins and commits itself, and is told
-        apart only by `Gone`: what was not committed was not applied."""
-        session = await self._ordinary.take(deadline)
-        settled = False
+        """Run `work` until it is not in anybody's way. It begins and commits itself. Raises
+        nothing for a commit without an answer: so when the connection breaks, nothing was changed,
+        and the same can be done on another one."""
+        broken = 0
+        while True:
+            session = await self._ordinary.take(deadline)
+            settled = False
+            try:
+                answer = await self._work(session, work, deadline)
+                settled = True
+                return answer
+            except Gone as error:
+                broken += 1
+                left = deadline - self._port.now()
+                if broken > BREAKS or left <= 0:
+                    raise Unavailable(f"{self.where}: {error} (nothing was changed)") from None
+            finally:
+                if not settled:  # it may be in the middle of a transaction
+                    session.close()
+                self._ordinary.give(session)
+
+    async def _work(
+        self, session: Session, work: Callable[[Session], Awaitable[T]], deadline: float
+    ) -> T:
         failures = 0
-        try:
-            while True:
-                try:
+        while True:
+            try:
+                if not self._ready or self._settings(session, deadline):
                     await self._prepare(session, deadline)
-                    answer = await work(session)
-                    settled = True
-                    return answer
-                except Moved:
-                    await session.run(*ROLLBACK, deadline)
-                    await self._endure(session, None, failures, deadline)
-                except Refused as error:
-                    await session.run(*ROLLBACK, deadline)
-                    await self._endure(session, error, failures, deadline)
-                failures += 1
-        except Gone as error:
-            raise Unavailable(f"{self.where}: {error} (nothing was changed)") from None
-        finally:
-            if not settled:  # it may be in the middle of a transaction
-                session.close()
-            self._ordinary.give(session)
+                return await work(session)
+            except Moved:
+                await session.run(*ROLLBACK, deadline)
+                await self._endure(session, None, failures, deadline)
+            except Refused as error:
+                await session.run(*ROLLBACK, deadline)
+                await self._endure(session, error, failures, deadline)
+            failures += 1
 
     # -- what goes wrong --------------------------------------------------------------------------
 
@@ -175,35 +189,35 @@ class Desk:
 
     # -- before anything else ---------------------------------------------------------------------
 
-    def _patient(self, session: Session, deadline: float) -> bool:
-        """Whether the database's own limit of waiting for a row is right already."""
+    def _settings(self, session: Session, deadline: float) -> list[Statement]:
+        """What must be said before anything else on this session, in the same round trip."""
+        if session.pooled:  # it would last for others, and not for us
+            return []
         wanted = min(LONGEST_WAIT, max(1, math.ceil(deadline - self._port.now())))
-        return session.pooled or session.settings.get("patience") == wanted
+        if session.settings.get("patience") == wanted:
+            return []
+        session.settings["wanted"] = wanted
+        said: list[Statement] = [self.dialect.patience(wanted)]
+        if "patience" not in session.settings:
+            said.extend((text, ()) for text in self.dialect.setup)
+        return said
 
     async def _prepare(self, session: Session, deadline: float) -> None:
-        if not self._patient(session, deadline):
-            wanted = min(LONGEST_WAIT, max(1, math.ceil(deadline - self._port.now())))
-            await session.run(*self.dialect.patience(wanted), deadline)
-            session.settings["patience"] = wanted
+        """Those settings; and whether the tables are ours, before anything is written to them."""
+        first = self._settings(session, deadline)
+        if not self._ready:
+            first.append((f"SELECT version FROM {self._tables.meta}", ()))
+        results = await session.batch(first, deadline)
+        if "wanted" in session.settings:
+            session.settings["patience"] = session.settings["wanted"]
         if self._ready:
             return
-        try:
-            found = await session.run(f"SELECT version FROM {self._tables.meta}", (), deadline)
-        except Refused as error:
-            if error.code not in self.dialect.no_table:
-                raise
-            await self._make_tables(session, deadline)
-            return
-        if not found.rows:
-            await self._make_tables(session, deadline)
-            return
-        version = max(row[0] for row in found.rows)
+        version = max((row[0] for row in results[-1].rows), default=0)
         if version != VERSION:
-            newer = version > VERSION
             raise Misconfigured(
                 f"{self.where}: the tables of {self._tables.plain!r} have version {version}, and "
                 f"this holdfast works with {VERSION}. "
-                + ("Update holdfast" if newer else "Migrate them as the changelog says")
+                + ("Update holdfast" if version > VERSION else "Migrate them")
                 + ", or name other tables with ?table="
             )
         self._ready = True

@@ -17,16 +17,24 @@ __all__ = ["SessionEar"]
 
 class SessionEar:
     def __init__(
-        self, session: Session, dialect: Dialect, words: Words, hearing: Hearing, calls: bool
+        self,
+        session: Session,
+        dialect: Dialect,
+        words: Words,
+        hearing: Hearing,
+        calls: bool,
+        cells: bool,
     ) -> None:
         self.calls = calls
+        self._cells = cells
         self._session = session
         self._dialect = dialect
         self._words = words
         self._hearing = hearing
 
     async def attend(self, cells: bool, deadline: float) -> None:
-        if self.calls and cells:
+        if self.calls and cells and not self._cells:
+            self._cells = True
             await self._session.run(f'LISTEN "{self._words.cells_channel}"', (), deadline)
 
     async def beat(self, owners: Sequence[bytes], deadline: float) -> bool:

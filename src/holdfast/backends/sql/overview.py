@@ -6,7 +6,6 @@ Contract: `inspect` and `evict` of `core/backend.py`. Looking takes no lock and 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from holdfast.backends.common import public_id
 from holdfast.backends.sql.desk import Desk
@@ -37,13 +36,13 @@ class Overview:
         within = "name = %s" if exact else "name >= %s AND name < %s"
         values = (low,) if exact else (low, low + b"\xff")  # which no text contains
         now = self._desk.dialect.now
-        alone = await self._rows(
+        alone = await self._desk.read(
             f"SELECT name, version, owner, since, expires, info, {now} FROM {self._tables.locks}"
             f" WHERE {within} AND (expires > {now} OR line = 1)",
             values,
             deadline,
         )
-        claims = await self._rows(
+        claims = await self._desk.read(
             "SELECT name, kind, owner, mode, permits, since, expires, fence, info, "
             f"{now} FROM {self._tables.claims}"
             f" WHERE {within} AND kind <> {GRAVE} AND expires > {now} ORDER BY place",
@@ -73,14 +72,6 @@ class Overview:
             )
             for name in sorted({*holders, *waiters})
         ]
-
-    async def _rows(
-        self, text: str, values: tuple[bytes, ...], deadline: float
-    ) -> list[tuple[Any, ...]]:
-        answer = await self._desk.ask(text, values, deadline)
-        if isinstance(answer, Unknown):  # reading again is harmless
-            raise Unavailable(f"the database did not answer: {answer.reason}")
-        return answer.rows
 
     async def evict(self, name: str, deadline: float) -> int:
         count = 0

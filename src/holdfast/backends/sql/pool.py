@@ -46,6 +46,7 @@ class Pool:
         self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
         self._line: deque[Event] = deque()
         self._closed = False
+        self._doubt = 0.0  # when a connection broke: the others of that time may have, too
 
     @property
     def taken(self) -> int:
@@ -71,6 +72,7 @@ class Pool:
             self._idle.append(session)
         else:
             session.close()
+            self._doubt = self._port.now()
         self._leave(place)
 
     def close(self) -> None:
@@ -132,7 +134,8 @@ class Pool:
                 session = self._idle.pop()
             except IndexError:
                 return None
-            if session.usable and (moment - session.used < IDLE or not session.looks_dead()):
+            fresh = moment - session.used < IDLE and session.used > self._doubt
+            if session.usable and (fresh or not session.looks_dead()):
                 return session
             session.close()
 

@@ -1,8 +1,8 @@
 """The waiting room: whoever of this client stands in line, and who sees to it that they live.
 
-Contract: a waiter enters with its place and sleeps until it is called: because it holds, or because
-a look of its own is worth it. One attendant for a client, a thread or task that lives while somebody
-waits, on a connection of its own: it keeps all places of the client alive by one statement for each
+Contract: a waiter enters with its place and sleeps until it is called: because it holds, or as a
+look of its own is worth it. One attendant for a client, a thread or task that lives while somebody
+waits, on a connection of its own: it keeps all places of the client alive by one statement for a
 heartbeat; it hears calls (PostgreSQL), or asks for all at once who stands in line no more (MySQL),
 ever more rarely while nothing happens; and it calls whoever's time to look has come. In each line
 that is the first of this client's waiters: lines are served in order, so it vouches for the others.
@@ -230,7 +230,7 @@ class Room:
         attendant = self._attendant
         if attendant is None or attendant.over:
             attendant = self._begin()
-        if attendant is not None and moment < attendant.looks_at:
+        if attendant is not None and (attendant.asks or moment < attendant.looks_at):
             attendant.wake()
 
     def _begin(self) -> Attendant | None:
@@ -264,6 +264,7 @@ class Attendant:
         self._calls = False
         self._ear: Ear | None = None
         self.hears = False
+        self.asks = False  # nobody calls it, so it asks
         self._nudged = self._port.event()
         self._failures = 0
         self._ask_at = 0.0
@@ -305,9 +306,7 @@ class Attendant:
                     await self._fail(error)
                 now = self._port.now()
                 idle_since = math.inf if self._room.busy else min(idle_since, now)
-                if (
-                    self._room.closed or now - idle_since > LINGER
-                ) and self._room.dismiss(self):
+                if (self._room.closed or now - idle_since > LINGER) and self._room.dismiss(self):
                     return
         finally:
             self.over = True
@@ -321,11 +320,13 @@ class Attendant:
         if self._ear is None:
             self._ear = await self._open_ear(port.now() + PATIENCE)
             self._calls = self._ear.calls
-            self._ask_at = 0.0  # what was called before we listened
+            self.asks = not self._calls
+            self._ask_at = 0.0 if self._calls else math.inf  # what was called before we listened
         if room.watched and not self.hears:
             await self._ear.attend(True, port.now() + PATIENCE)
             self.hears = self._calls
-            room.tell_watchers()
+            if self._calls:
+                room.tell_watchers()
         await self._beat()
         until = min(await self._ask(), self._look())
         until = min(until, *(t.beat_at for t in room.waiting()), port.now() + room.heartbeat)
@@ -359,24 +360,27 @@ class Attendant:
         now = port.now()
         waiting = room.waiting()
         numbers = {ticket.place.number for ticket in waiting}
-        if not self._calls and numbers != self._known:  # somebody came or went: be attentive
-            self._pause = SOONEST
+        if not waiting and not room.watched:
+            self._known, self._ask_at = numbers, math.inf
+            return math.inf
+        if self.asks and (numbers != self._known or self._ask_at == math.inf):
+            # Somebody came or went: be attentive.
+            self._pause = SOONEST if waiting else 3 * SOONEST
             self._ask_at = min(self._ask_at, now + self._pause)
         self._known = numbers
-        if not waiting and not room.watched:
-            self._ask_at = math.inf if self._calls else now
-            return math.inf
         if now >= self._ask_at and self._ear is not None:
             owners = {ticket.claim.owner.encode() for ticket in waiting}
-            gone = owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
+            gone = (
+                owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
+            )
             if gone:
                 self._pause = SOONEST
                 room.call_owner(gone)
             else:
                 self._pause = min(self._pause * GROWTH, self._slowest)
-            if not self._calls:
+            if self.asks:
                 room.tell_watchers()
-            self._ask_at = math.inf if self._calls else port.now() + self._pause
+            self._ask_at = port.now() + self._pause if self.asks else math.inf
         return self._ask_at
 
     def _look(self) -> float:

@@ -9,11 +9,11 @@ An exchange may also be taken apart: `begin` sends, and each `next` waits for on
 `next` that finds none by its deadline returns None and nothing is lost: the answer may still come.
 
 Laws: 2 (`Gone` says whether anything was sent: if so, the outcome is unknown) and 4 (an exchange
-that timed out, was interrupted or cancelled closes its session, which is never used again, and
-never connected again either: locks of the old connection would be believed to exist). Law 8: in a
-forked child the inherited sockets are replaced by /dev/null before anything else runs. Nothing the
-child does can reach the parent's server process, and the server notices the parent's death though
-the child lives.
+that timed out or was interrupted, or was cancelled and had no answer within `GRACE`, closes its
+session, which is never used again, and never connected again either: locks of the old connection
+would be believed to exist). Law 8: in a forked child the inherited sockets become /dev/null
+before anything else runs. Nothing the child does can reach the parent's server process, and the
+server notices the parent's death though the child lives.
 
 Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each port.
 """
@@ -31,13 +31,18 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.ports.clock import now
 
 __all__ = [
-    "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement", "Trouble",
-    "Value", "milliseconds",
+    "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
+    "Trouble", "Value", "milliseconds",
 ]  # fmt: skip
 
 Value: TypeAlias = int | float | str | bytes | None
 Statement: TypeAlias = tuple[str, Sequence[Value]]
 """A text with its parameters."""
+
+
+GRACE = 0.1
+"""Seconds that an exchange which asyncio cancels has to come to its end. What was sent is executed
+in any case: better to know that it was than to meet it later; and the connection lives on."""
 
 
 class Trouble(Exception):
@@ -106,12 +111,25 @@ class Session(ABC):
         MySQL keeps what precedes the error, PostgreSQL undoes it."""
         await self.begin(statements, deadline)
         results: list[Result] = []
+        cancelled: asyncio.CancelledError | None = None
         while len(results) < len(statements):
-            result = await self.next(deadline)
+            try:
+                result = await self.next(deadline, lasting=cancelled is None)
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    raise
+                cancelled, deadline = error, min(deadline, now() + GRACE)
+                continue
+            except Trouble:
+                if cancelled is not None:
+                    raise cancelled from None
+                raise
             if result is None:
                 self.close()
-                raise Gone("it did not answer in time", sent=True)
+                raise cancelled or Gone("it did not answer in time", sent=True)
             results.append(result)
+        if cancelled is not None:
+            raise cancelled
         return results
 
     async def begin(

@@ -146,7 +146,9 @@ class Steps:
                 else (alone.owner, alone.expires, alone.since, alone.ttl, alone.info)
             )
             flag = int(line.flagged)
-            writes.append((words.write, (line.version, owner, expires, since, ttl, flag, info, name)))
+            writes.append(
+                (words.write, (line.version, owner, expires, since, ttl, flag, info, name))
+            )
         if self._notify:
             calls = [*line.granted, *([line.called] if line.called is not None else [])]
             writes.extend(

@@ -4,14 +4,13 @@ Contract: bounded. Each round reads so many rows and no more, in the order of th
 on where the last one stopped. Two at once do the same work twice and no harm: what is deleted is
 guarded by the conditions under which it was found.
 
-Law 7: a name is forgotten only while its last token is in the past of the database's clock: the next
-one is then larger though nobody remembers the last.
+Law 7: a name is forgotten only while its last token is in the past of the database's clock: so the
+next one is larger though nobody remembers the last.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from holdfast.backends.sql.desk import Desk
 from holdfast.backends.sql.rules import Line
@@ -85,7 +84,7 @@ class Sweeper:
     async def _claims(self, deadline: float) -> int:
         """Move on the lines in which somebody expired."""
         tables, now = self._words.tables, self._desk.dialect.now
-        found = await self._rows(
+        found = await self._desk.read(
             f"SELECT name, COUNT(*) FROM {tables.claims} WHERE expires <= {now}"
             f" GROUP BY name LIMIT {BATCH}",
             (),
@@ -93,9 +92,7 @@ class Sweeper:
         )
         count = 0
         for name, number in found:
-            answer = await self._steps.step(
-                bytes(name), b"", _sweep_line, lambda _: True, deadline
-            )
+            answer = await self._steps.step(bytes(name), b"", _sweep_line, lambda _: True, deadline)
             count += number if answer is True else 0
         return count
 
@@ -106,7 +103,7 @@ class Sweeper:
             f"line = 0 AND expires <= {dialect.now} AND since <= {dialect.now} - {limit}"
             f" AND version < {dialect.now}"
         )
-        found = await self._rows(
+        found = await self._desk.read(
             f"SELECT name, CASE WHEN {over} THEN 1 ELSE 0 END FROM {tables.locks}"
             f" WHERE name > %s ORDER BY name LIMIT {BATCH}",
             (after,),
@@ -126,7 +123,7 @@ class Sweeper:
     async def _cells(self, deadline: float) -> int:
         tables, now = self._words.tables, self._desk.dialect.now
         over = f"fence IS NULL AND version < {now} AND (value IS NULL OR expires <= {now})"
-        found = await self._rows(
+        found = await self._desk.read(
             f"SELECT name FROM {tables.cells} WHERE {over} LIMIT {BATCH}", (), deadline
         )
         if not found:
@@ -139,12 +136,6 @@ class Sweeper:
             deadline,
         )
         return 0 if isinstance(result, Unknown) else result.changed
-
-    async def _rows(
-        self, text: str, values: tuple[bytes, ...], deadline: float
-    ) -> list[tuple[Any, ...]]:
-        answer = await self._desk.ask(text, values, deadline)
-        return [] if isinstance(answer, Unknown) else answer.rows
 
 
 def _sweep_line(line: Line) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.backends.sql.connected import advisory, for_update
 from holdfast.backends.sql.dialect import Driver
+from holdfast.backends.sql.optimistic import OptimisticBackend
 from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.url import Option
 from holdfast.core.backend import Backend
@@ -19,6 +20,7 @@ __all__ = ["OPTIONS", "STRATEGIES", "build"]
 
 STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
     "row": RowBackend,
+    "optimistic": OptimisticBackend,
     "advisory": advisory,
     "for-update": for_update,
 }

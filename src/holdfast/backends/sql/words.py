@@ -109,29 +109,48 @@ class Words:
         self.drop = f"DELETE FROM {claims} WHERE place = %s AND expires <= %s"
         self.drop_all = f"DELETE FROM {claims} WHERE name = %s AND expires <= %s"
         self.lengthen = f"UPDATE {claims} SET expires = GREATEST(expires, %s) WHERE place = %s"
+        self._dialect = dialect
 
-        # -- many at once -------------------------------------------------------------------------
-        self.beat = lambda number: (
-            f"UPDATE {claims} SET expires = {now} + patience"
-            f" WHERE {dialect.among('owner', number)} AND kind = {WAITER}"
+    # -- many at once -----------------------------------------------------------------------------
+
+    def beat(self, number: int) -> str:
+        """Keeps so many places in line alive."""
+        return (
+            f"UPDATE {self.tables.claims} SET expires = {self._dialect.now} + patience"
+            f" WHERE {self._dialect.among('owner', number)} AND kind = {WAITER}"
         )
-        self.still = lambda number: (
-            f"SELECT owner FROM {claims}"
-            f" WHERE {dialect.among('owner', number)} AND kind = {WAITER}"
+
+    def still(self, number: int) -> str:
+        """Which of so many owners stand in line."""
+        return (
+            f"SELECT owner FROM {self.tables.claims}"
+            f" WHERE {self._dialect.among('owner', number)} AND kind = {WAITER}"
         )
-        self.renew = lambda number: dialect.renewal(locks, number)
-        self.renew_claims = lambda number: (
-            f"UPDATE {claims} SET expires = GREATEST(expires, {now} + ttl)"
-            f" WHERE {dialect.among('owner', number)} AND kind = {HOLDER} AND expires > {now}"
-            f"{telling('owner')}"
+
+    def renew(self, number: int) -> str:
+        return self._dialect.renewal(self.tables.locks, number)
+
+    def renew_claims(self, number: int) -> str:
+        dialect = self._dialect
+        return (
+            f"UPDATE {self.tables.claims} SET expires = GREATEST(expires, {dialect.now} + ttl)"
+            f" WHERE {dialect.among('owner', number)} AND kind = {HOLDER}"
+            f" AND expires > {dialect.now}{' RETURNING owner' if dialect.returning else ''}"
         )
-        self.kept = lambda number: (
-            f"SELECT owner FROM {locks} WHERE {dialect.among('name', number)}"
-            f" AND {dialect.among('owner', number)} AND expires > {now}"
+
+    def kept(self, number: int) -> str:
+        """Which of so many owners hold alone. Parameters as for `renew`."""
+        dialect = self._dialect
+        return (
+            f"SELECT owner FROM {self.tables.locks} WHERE {dialect.among('name', number)}"
+            f" AND {dialect.among('owner', number)} AND expires > {dialect.now}"
         )
-        self.kept_claims = lambda number: (
-            f"SELECT owner FROM {claims} WHERE {dialect.among('owner', number)}"
-            f" AND kind = {HOLDER} AND expires > {now}"
+
+    def kept_claims(self, number: int) -> str:
+        dialect = self._dialect
+        return (
+            f"SELECT owner FROM {self.tables.claims} WHERE {dialect.among('owner', number)}"
+            f" AND kind = {HOLDER} AND expires > {dialect.now}"
         )
 
     def number(self, result: Result) -> int | None:
