@@ -66,6 +66,10 @@ def connect(store: Store) -> Iterator[Callable[..., holdfast.Locks]]:
         client.close()
 
 
+def pool(client: Any) -> Any:
+    return client._current.backend._pool
+
+
 def number(client: Any, name: str) -> int:
     """The connection of this client that holds, or waits for, a name."""
     records = client._current.backend._records.values()
@@ -205,7 +209,7 @@ def test_the_connections_of_a_client_are_bounded(
     waiter = Acquiring(client.lock("three"), timeout=0.4)
     one.release()
     three = waiter.result()
-    assert client._current.backend._pool.taken == 2
+    assert pool(client).taken == 2
     three.release()
     two.release()
 
@@ -228,7 +232,7 @@ def test_the_connections_of_the_server_are_used_up(
         url = server.url.replace("postgres@", "app@") + f"?strategy={strategy}"
         with holdfast.connect(url, request_timeout=0.5) as client:
             held: list[holdfast.Lease] = []
-            with pytest.raises(Unavailable, match="no more connections|too many"):
+            with pytest.raises(Unavailable, match=r"no more connections|too many"):
                 for n in range(8):
                     lease = client.lock(f"x{n}").acquire()
                     assert lease is not None
@@ -254,12 +258,12 @@ def test_who_waits_in_vain_keeps_its_connection(
     assert lease is not None
     lock = there.lock("busy")
     assert lock.acquire(blocking=False) is None
-    (session,) = there._current.backend._pool._idle
+    (session,) = pool(there)._idle
     for _ in range(3):
         began = now()
         assert lock.acquire(timeout=0.2) is None
         assert 0.2 <= now() - began < 1.0
-    assert there._current.backend._pool._idle == [session]
+    assert pool(there)._idle == [session]
     assert session.usable
     lease.release()
     assert lock.acquire(timeout=LONG)

@@ -104,9 +104,11 @@ def test_a_function(server: SqlServer, strategy: str) -> None:
         assert others.lock("x").acquire(blocking=False) is None
 
     async def work() -> None:
-        async with aio.connect(named, connection=suspending, strategy=strategy) as mine:
-            async with mine.lock("x") as lease:
-                assert lease.held
+        async with (
+            aio.connect(named, connection=suspending, strategy=strategy) as mine,
+            mine.lock("x") as lease,
+        ):
+            assert lease.held
 
     asyncio.run(work())
 
