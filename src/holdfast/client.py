@@ -18,7 +18,7 @@ from holdfast.backends import find
 from holdfast.backends.source import found
 from holdfast.backends.url import Option
 from holdfast.core.acquire import Engine
-from holdfast.core.backend import Backend
+from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
@@ -105,6 +105,20 @@ class Client:
     def capabilities(self) -> Capabilities:
         """What the backend promises, and what it cannot."""
         return self._current.backend.capabilities
+
+    def schema(self) -> list[str]:
+        """The statements that make the store's tables, for who may not create them. Contacts
+        nobody."""
+        backend = self._current.backend
+        if not isinstance(backend, Tabular):
+            raise Unsupported(f"{self._url} has no tables to be made")
+        return backend.ddl
+
+    def _swept(self) -> Swept:
+        backend = self._current.backend
+        if not isinstance(backend, Swept):
+            raise Unsupported(f"{self._url} forgets by itself what is over")
+        return backend
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
         return want(name, mode, options, self.capabilities, permits=permits, limit=limit)

@@ -182,7 +182,9 @@ class PostgresStrategy(SqlStrategy):
 
     def about_locks(self, frame: bytes) -> bool:
         others = (b"set_config", b"pg_backend_pid", b"LISTEN")
-        return frame[:1] in (b"P", b"B") and not any(word in frame for word in others)
+        executed = frame.count(b"E\0\0\0\x09\0\0\0\0\0")  # what is set may travel with a request
+        greeting = any(word in frame for word in others)
+        return frame[:1] in (b"P", b"B") and (executed > 2 or not greeting)
 
     @property
     def where(self) -> str:

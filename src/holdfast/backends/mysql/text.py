@@ -27,7 +27,7 @@ from holdfast.errors import Misconfigured
 
 __all__ = ["check_flags", "rendered", "translated"]
 
-BLOCKED = {1205, 3572}  # lock wait timeout, NOWAIT
+BLOCKED = {1205, 3572, 1969, 3024}  # lock wait timeout, NOWAIT, statement timeouts
 CONFLICT = {1213, 1020, 3058, 1180}  # deadlocks (3058: of GET_LOCK), "record has changed" (MariaDB)
 FULL = {1040, 1203, 1226}  # the server's, the user's and the account's limits
 ENDED = {1053, 1077, 1079, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1927, 4031}

@@ -41,7 +41,7 @@ __all__ = ["PostgresSession"]
 
 READ, WRITE = select.POLLIN, select.POLLOUT
 
-BLOCKED = {"55P03"}  # NOWAIT, lock_timeout
+BLOCKED = {"55P03", "57014"}  # NOWAIT, lock_timeout; statement_timeout
 CONFLICT = {"40P01", "40001"}
 FULL = {"53300", "57P03"}  # too many connections; starting up or shutting down
 ENDED = {"57P01", "57P02", "57P04", "57P05", "25P03", "08006", "08003"}

@@ -105,16 +105,24 @@ class Desk:
         finally:
             pool.give(session)
 
+    async def ask_again(
+        self, text: str, values: Sequence[Value], deadline: float, *, renewing: bool = False
+    ) -> Result | Unknown:
+        """For what does no harm when it is done twice: a broken connection is no reason not to
+        ask on another one. (Who did not answer in time is asked no more.)"""
+        for _ in range(BREAKS):
+            answer = await self.ask(text, values, deadline, renewing=renewing)
+            if not isinstance(answer, Unknown) or self._port.now() >= deadline:
+                return answer
+        return await self.ask(text, values, deadline, renewing=renewing)
+
     async def read(
         self, text: str, values: Sequence[Value], deadline: float
     ) -> list[tuple[Any, ...]]:
-        """For what may be asked again when no answer came."""
-        while True:
-            answer = await self.ask(text, values, deadline)
-            if not isinstance(answer, Unknown):
-                return answer.rows
-            if self._port.now() >= deadline:
-                raise Unavailable(f"the database did not answer: {answer.reason}")
+        answer = await self.ask_again(text, values, deadline)
+        if isinstance(answer, Unknown):
+            raise Unavailable(f"the database did not answer: {answer.reason}")
+        return answer.rows
 
     # -- a transaction ----------------------------------------------------------------------------
 

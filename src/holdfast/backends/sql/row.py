@@ -198,9 +198,10 @@ class RowBackend(TableBackend):
         words, owner = self._words, claim.owner.encode()
         sent = self._port.now()
         if claim.mode is EXCLUSIVE:
-            result = await self._desk.ask(words.confirm, (claim.name.encode(), owner), deadline)
+            values = (claim.name.encode(), owner)
+            result = await self._desk.ask_again(words.confirm, values, deadline)
         else:
-            result = await self._desk.ask(words.confirm_claim, (owner,), deadline)
+            result = await self._desk.ask_again(words.confirm_claim, (owner,), deadline)
         if isinstance(result, Unknown) or not result.changed:
             return None
         fence = None if claim.mode is Mode.PERMITS else words.number(result)

@@ -151,14 +151,14 @@ class TableBackend(Overview, Cells):
         if exclusive:
             values = [*dialect.packed([claim.name.encode() for claim in claims]), *values]
         text = words.renew(number) if exclusive else words.renew_claims(number)
-        result = await self._desk.ask(text, values, deadline, renewing=True)
+        result = await self._desk.ask_again(text, values, deadline, renewing=True)
         if isinstance(result, Unknown):
             return result
         if not dialect.returning:
             if result.changed == number:
                 return set(owners)
             text = words.kept(number) if exclusive else words.kept_claims(number)
-            result = await self._desk.ask(text, values, deadline, renewing=True)
+            result = await self._desk.ask_again(text, values, deadline, renewing=True)
             if isinstance(result, Unknown):
                 return result
         return {row[0] for row in result.rows}
