@@ -53,7 +53,7 @@ class AioLockOptions(LockOptions, total=False):
     `asyncio.timeout` does it, and the `with` raises `LeaseLost`."""
 
 
-def connect(url: str | None = None, **options: Any) -> Locks:
+def connect(url: Any = None, **options: Any) -> Locks:
     """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
     user's own). Contacts nobody yet.
 

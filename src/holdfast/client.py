@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.backends import find
-from holdfast.backends.url import Option, parse
+from holdfast.backends.source import found
+from holdfast.backends.url import Option
 from holdfast.core.acquire import Engine
 from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
@@ -43,15 +44,18 @@ PATIENCE = 5.0
 class Client:
     """The part of a client that needs no waiting."""
 
-    def __init__(
-        self, url: str | None, options: Mapping[str, Any], port: Callable[[], Port]
-    ) -> None:
+    def __init__(self, url: Any, options: Mapping[str, Any], port: Callable[[], Port]) -> None:
         if url == "":
             raise Misconfigured(
                 "the URL is empty: leave it out for the embedded default, or name a store"
             )
-        self._url = parse(url or os.environ.get("HOLDFAST_URL") or EMBEDDED)
+        if url is None:
+            url = os.environ.get("HOLDFAST_URL") or EMBEDDED
+        options = dict(options)
+        self._url = found(url, options.pop("connection", None))
         factory = find(self._url.scheme)
+        if self._url.source is not None and not getattr(factory, "adopts", False):
+            raise Misconfigured(f"{self._url.scheme}:// makes its connections by itself")
         values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
         self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")
         if self._timeout > 86400:

@@ -43,7 +43,7 @@ R = TypeVar("R")
 L = TypeVar("L", bound="BaseLease")
 
 
-def connect(url: str | None = None, **options: Any) -> Locks:
+def connect(url: Any = None, **options: Any) -> Locks:
     """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
     user's own). Contacts nobody yet.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from typing import Any
 
 from holdfast.backends.postgres.speech import hashed
@@ -89,20 +90,19 @@ class PostgresForUpdate(PostgresBound):
     name = "postgres-for-update"
     kind = "for-update"
 
-    def _open(self, name: str) -> list[tuple[int, str]]:
-        """Whose transactions are about this name: their first statement's parameters cannot be
-        seen, so the row's own lock is asked for, and who is in the way."""
+    def _open(self) -> list[tuple[int, bool]]:
+        """Whose transactions are open, and whether they wait: of which row, nobody tells."""
         rows = self.say(
-            "SELECT pid, state FROM pg_stat_activity WHERE usename = 'app' AND xact_start IS NOT"
-            " NULL ORDER BY xact_start"
+            "SELECT pid, coalesce(wait_event_type = 'Lock', false) FROM pg_stat_activity"
+            " WHERE usename = 'app' AND xact_start IS NOT NULL ORDER BY xact_start"
         )
         return [(row[0], row[1]) for row in rows]
 
     def holders(self, name: str) -> list[int]:
-        return [pid for pid, state in self._open(name) if state != "active"]
+        return [pid for pid, waits in self._open() if not waits]
 
     def waiting(self, name: str) -> list[int]:
-        return [pid for pid, state in self._open(name) if state == "active"]
+        return [pid for pid, waits in self._open() if waits]
 
 
 class MySQLBound(BoundStrategy, MySQLStrategy):
@@ -151,18 +151,25 @@ class MySQLForUpdate(MySQLBound):
     name = "mysql-for-update"
     kind = "for-update"
 
-    def _transactions(self) -> list[tuple[int, str]]:
+    def _transactions(self) -> list[int]:
+        time.sleep(0.11)  # else InnoDB repeats what it said before
         rows = self.say(
-            "SELECT trx_mysql_thread_id, trx_state FROM information_schema.INNODB_TRX"
-            " WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started"
+            "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX"
+            " WHERE trx_mysql_thread_id <> CONNECTION_ID()"
         )
-        return [(row[0], row[1]) for row in rows]
+        return [row[0] for row in rows]
 
     def holders(self, name: str) -> list[int]:
-        return [number for number, state in self._transactions() if state == "RUNNING"]
+        waiting = self.waiting(name)
+        return [number for number in self._transactions() if number not in waiting]
 
     def waiting(self, name: str) -> list[int]:
-        return [number for number, state in self._transactions() if state == "LOCK WAIT"]
+        rows = self.say(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'app' AND"
+            " INFO LIKE '%%FOR UPDATE%%' AND INFO NOT LIKE '%%NOWAIT%%'",
+            (),
+        )
+        return [row[0] for row in rows]
 
     def ours(self) -> list[tuple[Any, ...]]:
-        return [(number, state) for number, state in self._transactions()]
+        return [(number,) for number in self._transactions()]

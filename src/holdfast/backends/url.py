@@ -60,6 +60,7 @@ class Url:
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    source: Any = field(default=None, repr=False)  # where connections come from, if not from here
 
     @property
     def host(self) -> str:

@@ -16,7 +16,7 @@ import aiomysql  # pyright: ignore[reportMissingTypeStubs]
 import pymysql
 from pymysql.constants.COMMAND import COM_QUERY
 
-from holdfast.backends.mysql.text import rendered, translated
+from holdfast.backends.mysql.text import check_flags, rendered, translated
 from holdfast.backends.sql.session import Gone, Refused, Result, Session, Statement
 from holdfast.ports.clock import now
 
@@ -49,6 +49,17 @@ class LoopSession(Session):
             _abort(connection)
             raise Refused("the server does not offer TLS, which the URL asks for")
         return cls(connection)
+
+    @classmethod
+    async def adopt(cls, connection: Any, deadline: float) -> LoopSession:
+        """One that somebody else has made."""
+        session = cls(connection)
+        try:
+            check_flags(connection)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
         try:

@@ -117,6 +117,14 @@ class AdvisorySpeech(MySQLSpeech):
         self._fence = fence
         self.fenced: frozenset[Mode] = EXCLUSIVE if fence else frozenset()
 
+    async def _greet(self, session: Session, deadline: float) -> None:
+        await super()._greet(session, deadline)
+        if session.database != self._database:  # the name is part of what is locked
+            raise Misconfigured(
+                f"the connection's database is {session.database!r}, the URL's is "
+                f"{self._database!r}: write it as the server does"
+            )
+
     def _key(self, name: str) -> str:
         whole = f"{self._database}\0{self._table}\0{name}"
         return "holdfast:" + hashlib.sha256(whole.encode()).hexdigest()[:40]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pymysql import err
+from pymysql.constants import CLIENT
 
 from holdfast.backends.sql.session import (
     Blocked,
@@ -22,14 +23,24 @@ from holdfast.backends.sql.session import (
     Trouble,
     Value,
 )
+from holdfast.errors import Misconfigured
 
-__all__ = ["rendered", "translated"]
+__all__ = ["check_flags", "rendered", "translated"]
 
 BLOCKED = {1205, 3572, 1969, 3024}  # lock wait timeout, NOWAIT, statement timeouts
 CONFLICT = {1213, 1020, 3058, 1180}  # deadlocks (3058: of GET_LOCK), "record has changed" (MariaDB)
 FULL = {1040, 1203, 1226}  # the server's, the user's and the account's limits
 ENDED = {1053, 1077, 1079, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1927, 4031}
 """The server says that it ends this connection: shutdown, KILL, timeouts, broken packets."""
+
+
+def check_flags(connection: Any) -> None:
+    """What cannot be changed on a connection that somebody else has made."""
+    if not connection.client_flag & CLIENT.FOUND_ROWS:
+        raise Misconfigured(
+            "connections must count the rows they find: make them with "
+            "client_flag=pymysql.constants.CLIENT.FOUND_ROWS (an SQLAlchemy engine does)"
+        )
 
 
 def literal(value: Value) -> str:

@@ -15,11 +15,13 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants.COMMAND import COM_QUERY
 
-from holdfast.backends.mysql.text import rendered, translated
+from holdfast.backends.mysql.text import check_flags, rendered, translated
 from holdfast.backends.sql.session import Result, Session, Statement, milliseconds
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadSession"]
+
+COM_SET_OPTION, MULTI_STATEMENTS_ON = 0x1B, b"\0\0"
 
 LEAST = 0.001
 """Seconds: a limit of 0 would mean not to wait at all."""
@@ -62,6 +64,23 @@ class ThreadSession(Session):
         except (pymysql.Error, OSError, EOFError, AssertionError) as error:
             raise translated(error) from error
         return cls(connection)
+
+    @classmethod
+    async def adopt(cls, connection: Any, deadline: float) -> ThreadSession:
+        """One that somebody else has made."""
+        session = cls(connection)
+        try:
+            check_flags(connection)
+            session._limit(deadline)
+            connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
+            connection._read_packet()
+        except (pymysql.Error, OSError, AttributeError) as error:
+            session.close()
+            raise translated(error) from error
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
         self._limit(deadline)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+import aiomysql  # pyright: ignore[reportMissingTypeStubs]
+from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.mysql.loops import LoopSession
 from holdfast.backends.mysql.speech import AdvisorySpeech, ForUpdateSpeech
 from holdfast.backends.mysql.threads import ThreadSession
+from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Session, Statement
 from holdfast.backends.sql.speech import Speech
@@ -32,9 +35,9 @@ PORT = 3306
 
 GREETING: tuple[Statement, ...] = (
     ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
-    ("SET SESSION time_zone = '+00:00'", ()),
+    ("SET SESSION time_zone = '+00:00', autocommit = 1", ()),
     (
-        "SELECT CONNECTION_ID(), (SELECT HOST FROM information_schema.PROCESSLIST"
+        "SELECT CONNECTION_ID(), DATABASE(), (SELECT HOST FROM information_schema.PROCESSLIST"
         " WHERE ID = CONNECTION_ID())",
         (),
     ),
@@ -42,6 +45,7 @@ GREETING: tuple[Statement, ...] = (
 
 
 class MySQLBackend:
+    adopts = True
     options = (
         *OPTIONS,
         Option("fence", False, "strategy=advisory: whether leases carry a fencing token"),
@@ -65,9 +69,11 @@ class _Driver:
     def __init__(self, url: Url, values: dict[str, Any]) -> None:
         url.refuse("hosts")
         self.where = str(url)
+        self._source = url.source
         self._database = url.path.strip("/")
         if not self._database:
-            raise Misconfigured(f"{url}: which database? mysql://user@host:3306/DATABASE")
+            example = "mysql:///DATABASE" if url.source else "mysql://user@host:3306/DATABASE"
+            raise Misconfigured(f"{url}: which database? {example}")
         host, port = url.hosts[0] if url.hosts else ("", None)
         self._arguments: dict[str, Any] = {
             "host": host or "localhost",
@@ -92,6 +98,17 @@ class _Driver:
         return ForUpdateSpeech(values["table"], self._database, values["pooler"] == "session")
 
     def connector(self, asynchronous: bool) -> Connect:
+        if self._source is not None:
+
+            async def adopt(deadline: float) -> Session:
+                connection = await adopted(self._source, asynchronous, deadline)
+                wanted = aiomysql.Connection if asynchronous else Connection
+                if not isinstance(connection, wanted):
+                    raise unfit(connection, "it takes PyMySQL (mysql+pymysql://), and aiomysql")
+                kind = LoopSession if asynchronous else ThreadSession
+                return await _greeted(await kind.adopt(connection, deadline), deadline)
+
+            return adopt
         if asynchronous:
             arguments = self._arguments | {
                 "db": self._database,
@@ -126,7 +143,7 @@ async def _greeted(session: Session, deadline: float) -> Session:
     except BaseException:
         session.close()
         raise
-    session.number, session.mark = answer.rows[0]
+    session.number, session.database, session.mark = answer.rows[0]
     return session
 
 

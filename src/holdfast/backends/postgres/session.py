@@ -66,12 +66,15 @@ DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 
 class PostgresSession(Session):
-    def __init__(self, pgconn: Any, asynchronous: bool, prepare: bool = True) -> None:
+    maker: Any = None
+    """The psycopg connection that it belongs to, if somebody else has made it."""
+
+    def __init__(self, pgconn: Any, asynchronous: bool) -> None:
         super().__init__()
         self._pgconn = pgconn
         self._asynchronous = asynchronous
         self.waiter: asyncio.Future[int] | None = None  # asyncio's, while it waits
-        self._prepare = prepare
+        self._prepare = False
         self._prepared: dict[str, bytes] = {}
         self._names = 0
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
@@ -114,8 +117,13 @@ class PostgresSession(Session):
         """The server process, as it called itself at the login."""
         return int(self._pgconn.backend_pid)
 
-    def stop_preparing(self) -> None:
-        self._prepare = False
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._pgconn.transaction_status != pq.TransactionStatus.IDLE)
+
+    def prepare(self) -> None:
+        """From here on statements are prepared: it is known that the same server executes them."""
+        self._prepare = True
 
     async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
         pgconn = self._pgconn

@@ -14,12 +14,14 @@ import secrets
 import socket
 from typing import Any
 
+import psycopg
 from psycopg.conninfo import make_conninfo
 
 from holdfast.backends.postgres.dialect import Postgres
 from holdfast.backends.postgres.ear import LoopHearing, ThreadHearing
 from holdfast.backends.postgres.session import PostgresSession
 from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech
+from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Gone, Session
 from holdfast.backends.sql.speech import Speech
@@ -42,6 +44,7 @@ LIBPQ = (
 
 
 class PostgresBackend:
+    adopts = True
     options = (*OPTIONS, *LIBPQ)
 
     @classmethod
@@ -55,6 +58,7 @@ class _Driver:
 
     def __init__(self, url: Url, values: dict[str, Any]) -> None:
         self.where = str(url)
+        self._source = url.source
         self._hosts = [(host or "localhost", port or PORT) for host, port in url.hosts] or [
             ("localhost", PORT)
         ]
@@ -73,13 +77,26 @@ class _Driver:
         return ForUpdateSpeech(values["table"], values["pooler"] == "session")
 
     def connector(self, asynchronous: bool) -> Connect:
+        if self._source is not None:
+
+            async def adopt(deadline: float) -> Session:
+                connection = await adopted(self._source, asynchronous, deadline)
+                wanted = psycopg.AsyncConnection if asynchronous else psycopg.Connection
+                if not isinstance(connection, wanted):
+                    raise unfit(connection, "it takes psycopg 3 (postgresql+psycopg://)")
+                session = PostgresSession(connection.pgconn, asynchronous)
+                session.maker = connection
+                return await _greeted(session, _mark(), deadline, foreign=True)
+
+            return adopt
+
         async def connect(deadline: float) -> Session:
             # libpq would look up names without an end, and block the event loop meanwhile.
             hosts = self._hosts
             addresses = [""] * len(hosts)
             if asynchronous:
                 hosts, addresses = await _looked_up(hosts)
-            mark = f"holdfast {secrets.token_hex(6)} {socket.gethostname()[:24]}:{os.getpid()}"
+            mark = _mark()
             arguments: dict[str, Any] = self._arguments | {
                 "host": ",".join(host for host, _ in hosts),
                 "hostaddr": ",".join(addresses) if any(addresses) else "",
@@ -117,17 +134,29 @@ async def _looked_up(hosts: list[tuple[str, int]]) -> tuple[list[tuple[str, int]
     return [host for host, _ in found], [address for _, address in found]
 
 
-async def _greeted(session: PostgresSession, mark: str, deadline: float) -> Session:
+def _mark() -> str:
+    """What this session is called in pg_stat_activity: by operators, and by us when it must end."""
+    return f"holdfast {secrets.token_hex(6)} {socket.gethostname()[:24]}:{os.getpid()}"
+
+
+async def _greeted(
+    session: PostgresSession, mark: str, deadline: float, *, foreign: bool = False
+) -> Session:
     """libpq's idea of the server process is the one at the login: behind a pooler, another answers
     (comparing two answers would not show it: the pooler may choose the same server twice)."""
     told = session.told
     try:
+        if foreign:
+            if session.in_transaction:
+                await session.run("ROLLBACK", (), deadline)
+            naming = "SELECT set_config('application_name', %s, false)"
+            await session.run(naming, (mark,), deadline)
         answer = await session.run("SELECT pg_backend_pid()", (), deadline)
     except BaseException:
         session.close()
         raise
     session.number, session.mark = answer.rows[0][0], mark
     session.pooled = session.number != told
-    if session.pooled:
-        session.stop_preparing()
+    if not session.pooled:
+        session.prepare()
     return session

@@ -18,22 +18,16 @@ Partners: `holding.py`, the other half; `speech.py`, what is said to which datab
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
-from holdfast.backends.common import Tombstones
-from holdfast.backends.sql.dialect import Connect, Driver
-from holdfast.backends.sql.gate import Gate
-from holdfast.backends.sql.pool import Pool
-from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Result, Session, Trouble
-from holdfast.backends.sql.speech import Speech, Taken, Verdict
-from holdfast.core.backend import Signals
+from holdfast.backends.sql.ground import Ground, Record
+from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Trouble
+from holdfast.backends.sql.speech import Taken, Verdict
 from holdfast.core.lease import DRIFT, valid_until
-from holdfast.core.port import Port
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Unknown
 
-__all__ = ["SLICE", "Bound", "Record"]
+__all__ = ["SLICE", "Bound"]
 
 SLICE = 30.0
 """Seconds after which the server gives up a wait that it was asked for: it is then asked for again,
@@ -49,84 +43,9 @@ WARM = 1.0
 """Seconds for which a name that was busy is believed to be so: who wants it stands in line without
 trying first, which saves a trip."""
 
-NOT_OURS = "its connection has ended, or it was released"
 
-
-class Record:
-    """One claim, from before it is asked for until nothing of it is left."""
-
-    __slots__ = (
-        "asked", "attended", "claim", "fence", "gate", "held", "pinged", "results", "session",
-        "term", "until", "withdrawn",
-    )  # fmt: skip
-
-    def __init__(self, claim: Claim, port: Port) -> None:
-        self.claim = claim
-        self.gate = Gate(port)
-        self.session: Session | None = None
-        self.held = False
-        self.withdrawn = False
-        self.fence: int | None = None
-        self.until = 0.0  # until when its holder may believe in it
-        self.term = port.now() + claim.ttl  # then the sitter ends it, unless somebody attends
-        self.attended = 0
-        self.asked = 0.0  # when the wait that is under way was asked for
-        self.results: list[Result] = []  # what it has brought
-        self.pinged = 0.0  # when the renewal that is under way was asked for, if one is
-
-
-class Bound:
+class Bound(Ground):
     """Taking a lock."""
-
-    def __init__(self, driver: Driver, speech: Speech, limit: int) -> None:
-        self._driver = driver
-        self._speech = speech
-        self._limit = limit
-
-    def open(self, port: Port, signals: Signals) -> None:
-        self._port = port
-        self._signals = signals
-        connect = self._greeted(self._driver.connector(port.asynchronous))
-        where = self._driver.where
-        self._pool = Pool(port, connect, self._limit, where)
-        self._spare = Pool(port, connect, 2, where)  # what ends other sessions is never in line
-        self._records: dict[str, Record] = {}
-        self._graves = Tombstones()
-        self._warm: OrderedDict[str, float] = OrderedDict()
-        self._incarnation = port.incarnation()
-
-    def _greeted(self, connect: Connect) -> Connect:
-        async def greeted(deadline: float) -> Session:
-            session = await connect(deadline)
-            try:
-                try:
-                    await self._speech.greeting(session, deadline)
-                except Refused as error:
-                    if error.code not in self._speech.absent:
-                        raise
-                    await self.create(session, deadline)
-                    await self._speech.greeting(session, deadline)
-            except BaseException:
-                session.close()
-                raise
-            return session
-
-        return greeted
-
-    async def create(self, session: Session, deadline: float) -> None:
-        """Make what tables and sequences are needed; others may do the same just now."""
-        for text in self._speech.schema:
-            for last in (False, False, True):
-                try:
-                    await session.run(text, (), deadline)
-                    break
-                except Refused as error:
-                    if last:
-                        raise Misconfigured(
-                            f"{self._driver.where} has not what this strategy needs, and refuses "
-                            f"to make it: {error}. `holdfast schema URL` prints it for somebody "
-                            "who may"
-                        ) from None
 
     # -- attempt ----------------------------------------------------------------------------------
 
@@ -199,17 +118,28 @@ class Bound:
             except Refused as error:
                 if error.code not in speech.absent:
                     raise
-                session.settings.clear()
-                if speech.undo:
-                    await session.batch(speech.undo, deadline)
-                await self.create(session, deadline)
-                answer = await self._try(record, deadline)
+                answer = await self._try_first(record, deadline)
             if not isinstance(answer, Busy):
                 return answer
         if not queue:
             self._drop(record)
             return Busy()
         return await self._join(record, deadline)
+
+    async def _try_first(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
+        """The tables are missing. What was refused may have locked before it was: so that session
+        is ended, and another one asks."""
+        spare = await self._spare.take(deadline)
+        try:
+            await self.create(spare, deadline)
+        finally:
+            self._spare.give(spare)
+        assert record.session is not None
+        if not await self._ended(record.session, deadline):
+            return Unknown("whether an earlier request took the lock is not known yet")
+        self._let_go(record)
+        record.session = await self._pool.take(deadline)
+        return await self._try(record, deadline)
 
     async def _try(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
         """The uncontended path: one trip."""
@@ -369,70 +299,3 @@ class Bound:
                 return None
             raise Unavailable(f"the wait was refused: {error}") from None
         return answer if isinstance(answer, Grant) else None
-
-    # -- small things -----------------------------------------------------------------------------
-
-    def _grant(self, record: Record) -> Grant:
-        return Grant(record.claim, record.until, record.fence, token=record)
-
-    def _remember(self, name: str) -> None:
-        self._warm[name] = self._port.now()
-        self._warm.move_to_end(name)
-        if len(self._warm) > 1000:
-            self._warm.popitem(last=False)
-
-    def _unattended(self, record: Record) -> None:
-        with self._port.mutex():
-            record.attended -= 1
-            if not record.held:
-                record.term = self._port.now() + record.claim.ttl
-        if record.session is not None:
-            self._expect(record.term)
-
-    def _let_go(self, record: Record) -> None:
-        """The session is not this claim's any more: it is in order, or closed."""
-        session, record.session = record.session, None
-        record.pinged = 0.0
-        if session is not None:
-            if session.awaited:
-                session.close()
-            self._pool.give(session)
-
-    def _drop(self, record: Record) -> None:
-        """Nothing of this claim is left."""
-        record.held = False
-        record.withdrawn = True
-        self._records.pop(record.claim.owner, None)
-        self._let_go(record)
-
-    async def _ended(self, session: Session, deadline: float) -> bool:
-        """Whether the server has nothing of this session any more; makes it so."""
-        session.close()
-        if not session.number:
-            return True
-        try:
-            spare = await self._spare.take(deadline)
-        except Unavailable:
-            return False
-        try:
-            pause = 0.002
-            while (await spare.run(*self._speech.kill(session), deadline)).rows:
-                finish = self._speech.finish(session)
-                if finish is not None:
-                    try:
-                        await spare.run(*finish, deadline)
-                    except Refused:  # it has gone meanwhile
-                        pass
-                if self._port.now() + pause >= deadline:
-                    return False
-                await self._port.sleep(pause)
-                pause = min(2 * pause, 0.05)
-            return True
-        except (Gone, Refused):
-            return False
-        finally:
-            self._spare.give(spare)
-
-    def _expect(self, term: float) -> None:
-        """The sitter must look at this moment."""
-        raise NotImplementedError

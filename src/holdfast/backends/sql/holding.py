@@ -12,8 +12,9 @@ import logging
 import math
 from collections.abc import Sequence
 
-from holdfast.backends.sql.bound import GRACE, NOT_OURS, Bound, Record
+from holdfast.backends.sql.bound import GRACE, Bound
 from holdfast.backends.sql.dialect import Driver
+from holdfast.backends.sql.ground import Record
 from holdfast.backends.sql.session import Gone, Refused, Session, Trouble
 from holdfast.backends.sql.speech import Speech
 from holdfast.core.backend import Signals
@@ -25,6 +26,8 @@ from holdfast.types import AlreadyLost, Claim, Grant, Lost, Released, Renewed, U
 __all__ = ["Holding"]
 
 log = logging.getLogger("holdfast")
+
+NOT_OURS = "its connection has ended, or it was released"
 
 TICK = 1.0
 """Seconds between two looks at the connections of held locks: the keep-alive interval, as far as

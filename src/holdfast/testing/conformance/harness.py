@@ -249,7 +249,7 @@ class Api:
         if the machine is so slow that it did)."""
         blind = not self.capabilities.inspection
         length = self.strategy.line(lock.name) if blind else 0
-        before = set() if blind else {waiter.id for waiter in await self.waiters(lock.name)}
+        before = set[str]() if blind else {waiter.id for waiter in await self.waiters(lock.name)}
 
         async def acquire() -> aio.Lease | aio.Permit | None:
             return await lock.acquire(timeout=timeout)
