@@ -37,7 +37,7 @@ class Place:
 
 class Ticket:
     __slots__ = (
-        "beat_at", "called", "claim", "event", "look_at", "number", "owner", "place", "ttl",
+        "beat_at", "called", "claim", "event", "look_at", "number", "owner", "place", "ttl", "vain",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, place: Place, port: Port) -> None:
@@ -50,6 +50,7 @@ class Ticket:
         self.number = place.number
         self.owner = claim.owner.encode()
         self.ttl = claim.ttl
+        self.vain = 0  # bells in a row that rang for nothing
 
     def look(self) -> None:
         self.look_at = math.inf
