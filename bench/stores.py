@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of"]
+__all__ = [
+    "EMBEDDED", "MARIADB", "POSTGRES", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,29 @@ ZOOKEEPER = Store(
     served=True,
 )
 
-STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}
+_POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
+_MARIADB = "mysql://root@{mariadb}/holdfast"
+_WITHOUT = ("crash", "crowd", "abreast")
+"""Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
+
+POSTGRES = Store(
+    "postgres",
+    ("postgresql", "postgres"),
+    (_POSTGRES, f"{_POSTGRES}&strategy=advisory"),
+    without=_WITHOUT,
+    served=True,
+)
+MARIADB = Store(
+    "mariadb",
+    ("mysql", "mariadb"),
+    (_MARIADB, f"{_MARIADB}?wake=named-lock", f"{_MARIADB}?strategy=advisory"),
+    without=_WITHOUT,
+    served=True,
+)
+
+STORES: dict[str, Store] = {
+    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES, MARIADB)
+}
 
 
 def store_of(scheme: str) -> Store:
