@@ -5,9 +5,9 @@ the table's name, so that two applications may share a database. Two different n
 another by accident if their hashes are the same: with n names in use at once, the odds are n²/2⁶⁵
 (a million names: 1 in 37 million).
 
-Tokens come from one sequence. Whoever connects lifts it to the clock's microseconds: a server that
-crashed, was restored or failed over may have forgotten the last numbers, and everybody connects
-anew after that (law 7). Under an advisory lock, for two who lift at once must not lower it; and
+Tokens come from one sequence. Whoever has connected lifts it to the clock's microseconds: a server
+that crashed, was restored or failed over may have forgotten the last numbers, and everybody
+connects anew after that (law 7). Under an advisory lock, for two who lift at once must not lower it; and
 with a millisecond's margin, for others take numbers meanwhile.
 """
 
@@ -59,15 +59,31 @@ class PostgresSpeech:
         limits = math.ceil(ttl * 1000) + 1, math.ceil(SLICE * 1000)
         if session.settings.get("limits") == limits:
             return []
-        session.settings["limits"] = limits
         values = tuple(map(str, limits))
-        if session.version < self.oldest:
-            return [("SELECT set_config('lock_timeout', %s, false)", values[1:])]
         text = f"SELECT set_config('{self.idle}', %s, false), set_config('lock_timeout', %s, false)"
-        return [(text, values)]
+        if session.version < self.oldest:
+            text, values = "SELECT set_config('lock_timeout', %s, false)", values[1:]
+        first = [] if "lifted" in session.settings else self._lift
+        session.settings.update(limits=limits, lifted=True)
+        return [*first, (text, values)]
+
+    @property
+    def _lift(self) -> list[Statement]:
+        sequence = quoted(self._sequence)
+        return [
+            ("SELECT pg_advisory_xact_lock(%s::bigint)", (hashed(self._table, "\0fence"),)),
+            (
+                f"SELECT setval('{sequence}', greatest(nextval('{sequence}'),"
+                f" {MICROSECONDS} + 1000))",
+                (),
+            ),
+        ]
 
     def cancel(self, session: Named) -> Statement:
         return self._signalled("pg_cancel_backend", session)
+
+    def interrupted(self, results: Sequence[Result]) -> bool:
+        return False
 
     def kill(self, session: Named) -> Statement:
         return self._signalled("pg_terminate_backend", session)
@@ -100,18 +116,6 @@ class PostgresSpeech:
                 "there without a word. Connect to the server itself, use strategy=row, or say "
                 "pooler=session if the pooler gives each client a server of its own"
             )
-        sequence = quoted(self._sequence)
-        await session.batch(
-            [
-                ("SELECT pg_advisory_xact_lock(%s::bigint)", (hashed(self._table, "\0fence"),)),
-                (
-                    f"SELECT setval('{sequence}', greatest(nextval('{sequence}'),"
-                    f" {MICROSECONDS} + 1000))",
-                    (),
-                ),
-            ],
-            deadline,
-        )
 
     @property
     def schema(self) -> list[str]:

@@ -90,6 +90,8 @@ class Session(ABC):
     """What the server calls this connection: the argument of KILL or pg_terminate_backend."""
     mark = ""
     """What tells it from another one that may have the same number later."""
+    clustered = False
+    """Whether the server is a node of a Galera cluster."""
     database = ""
     """The current one, as MySQL calls it."""
     version = 0
