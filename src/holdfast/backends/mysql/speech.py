@@ -54,6 +54,7 @@ class MySQLSpeech:
         if session.settings.get("limits") == limits:
             return []
         session.settings["limits"] = limits
+        session.lasts = min(1.0, ttl / 2)
         return [("SET SESSION wait_timeout = %s, innodb_lock_wait_timeout = %s", limits)]
 
     def cancel(self, session: Named) -> Statement:

@@ -7,8 +7,8 @@ another by accident if their hashes are the same: with n names in use at once, t
 
 Tokens come from one sequence. Whoever has connected lifts it to the clock's microseconds: a server
 that crashed, was restored or failed over may have forgotten the last numbers, and everybody
-connects anew after that (law 7). Under an advisory lock, for two who lift at once must not lower it; and
-with a millisecond's margin, for others take numbers meanwhile.
+connects anew after that (law 7). Under an advisory lock, for two who lift at once must not lower
+it; and with a millisecond's margin, for others take numbers meanwhile.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class PostgresSpeech:
             text, values = "SELECT set_config('lock_timeout', %s, false)", values[1:]
         first = [] if "lifted" in session.settings else self._lift
         session.settings.update(limits=limits, lifted=True)
+        session.lasts = min(1.0, ttl / 2)
         return [*first, (text, values)]
 
     @property

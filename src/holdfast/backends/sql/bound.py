@@ -101,6 +101,8 @@ class Bound(Ground):
         except Refused as error:
             if record.session is not None:
                 record.session.close()  # whatever state it is in
+            if error.code in self._speech.cancelled:
+                return Unknown(f"the request was interrupted: {error}")
             self._drop(record)
             raise Misconfigured(
                 f"{self._driver.where} refuses what this strategy needs: {error}"

@@ -71,13 +71,7 @@ class Ground:
         async def greeted(deadline: float) -> Session:
             session = await connect(deadline)
             try:
-                try:
-                    await self._speech.greeting(session, deadline)
-                except Refused as error:
-                    if error.code not in self._speech.absent:
-                        raise
-                    await self.create(session, deadline)
-                    await self._speech.greeting(session, deadline)
+                await self._speech.greeting(session, deadline)
             except BaseException:
                 session.close()
                 raise

@@ -236,7 +236,9 @@ class Holding(Bound):
                     answers.append(Lost(NOT_OURS))
                     continue
                 answers.append(Unknown("the server has not answered yet"))
-                if record.gate.try_enter() or await record.gate.enter(deadline):
+                # One of many must not keep the others waiting.
+                alone = len(grants) == 1
+                if record.gate.try_enter() or (alone and await record.gate.enter(deadline)):
                     entered.append((len(answers) - 1, record))
                     if trouble := await self._ping(record, deadline):
                         answers[-1] = trouble
