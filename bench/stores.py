@@ -9,10 +9,11 @@ by `bench/entrants.py`. Adding a store is one entry here, a floor and peers in `
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of"]
+__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "kind_of", "store_of"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,35 @@ ZOOKEEPER = Store(
     served=True,
 )
 
-STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}
+# Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast")
+POSTGRES_ADVISORY = Store(
+    "postgresql-advisory",
+    ("postgresql advisory",),
+    ("postgresql://postgres@{postgres}/postgres?strategy=advisory&max_connections=400",),
+    {THREADS: "bare advisory locks", PROCESSES: "bare advisory locks"},
+    without=_BOUND,
+    served=True,
+)
+MYSQL_ADVISORY = Store(
+    "mysql-advisory",
+    ("mysql advisory",),
+    ("mysql://root@{mariadb}/holdfast?strategy=advisory&max_connections=400",),
+    {THREADS: "bare GET_LOCK", PROCESSES: "bare GET_LOCK"},
+    without=_BOUND,
+    served=True,
+)
+
+STORES: dict[str, Store] = {
+    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES_ADVISORY, MYSQL_ADVISORY)
+}
+
+
+def kind_of(url: str) -> str:
+    """The scheme, with the strategy where there are several."""
+    scheme = url.partition(":")[0]
+    strategy = parse_qs(url.partition("?")[2]).get("strategy")
+    return f"{scheme} {strategy[0]}" if strategy else scheme
 
 
 def store_of(scheme: str) -> Store:
