@@ -31,7 +31,7 @@ from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
 from tests.stress.resource import writes
-from tests.stress.store import RedisStore
+from tests.stress.store import STORES, ServedStore
 
 LAST = 10.0
 """Of the seconds allowed, what finishing and checking may take."""
@@ -127,7 +127,7 @@ def stress(
     alone: bool,
     wanted: int,
     seconds: float,
-    store: RedisStore | None = None,
+    store: ServedStore | None = None,
     soak: bool = False,
 ) -> Result:
     """`soak`: for all the time, though all holds were made."""
@@ -203,7 +203,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help="the store (default: sqlite, in a fresh folder); redis: a server that suffers as well",
+        help="the store (default: sqlite, in a fresh folder); redis, postgres or mariadb: a server "
+        "that suffers as well",
     )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)
@@ -220,11 +221,11 @@ def main() -> int:
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
     folder.mkdir(exist_ok=True)
-    store: RedisStore | None = None
+    store: ServedStore | None = None
     try:
         url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
-        if url == RedisStore.name:
-            store = RedisStore(seed, 4 * asked.calm)
+        if url in STORES:
+            store = STORES[url](seed, 4 * asked.calm)
             url = store.url
         with holdfast.connect(url) as locks:
             if not locks.capabilities.cross_process:

@@ -1,26 +1,33 @@
-"""A store of the stress run's own, and what is done to it: `python -m tests.stress redis`.
+"""A store of the stress run's own, and what is done to it: `python -m tests.stress redis`,
+`... postgres` or `... mariadb`.
 
 Contract: what the faults do is what TCP and a crash do. Bytes are late, or the connection ends;
 nothing is lost in the middle of a connection that goes on, so a fault that swallows frames ends
-with a reset of everybody. The server is killed and comes back with its append-only file: it keeps
-what it has acknowledged. Each fault's time is a stop, in which nobody can be served.
+with a reset of everybody. The server is killed and comes back with what it has acknowledged (Redis:
+its append-only file). Each fault's time is a stop, in which nobody can be served.
 Partner: `crew.py`, which does things to the clients.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import holdfast
 from holdfast.testing import FaultProxy
-from tests.servers import RedisServer, reaper
+from tests.servers import MariaDBServer, PostgresServer, RedisServer, reaper
+from tests.servers.base import Process, ServerError
+from tests.servers.sql import SqlServer
 from tests.stress.check import Span
 from tests.stress.record import now
 
-__all__ = ["RedisStore"]
+__all__ = ["STORES", "ServedStore"]
 
 SHORT, LONG = 0.02, 1.5
 """Seconds of a fault."""
@@ -28,21 +35,18 @@ MEMORY = 2.0
 """Seconds for which Redis remembers a free lock's token here: then nothing at all is left."""
 
 
-def _about_locks(frame: bytes) -> bool:
-    return b"\r\nEVAL" in frame[:24]
+class ServedStore:
+    """A server behind a proxy."""
 
-
-class RedisStore:
-    """A redis-server behind a proxy."""
-
-    name = "redis"
+    framing: str
+    _server: Process
 
     def __init__(self, seed: int, calm: float) -> None:
         self._random = random.Random(f"store {seed}")
         self._calm = calm
-        self._server = RedisServer(persist=True).start()
-        self._proxy = FaultProxy(("127.0.0.1", self._server.port), framing="resp")
-        self.url = f"redis://127.0.0.1:{self._proxy.port}/0?fence_memory={MEMORY}"
+        self._server = self._start()
+        self._proxy = FaultProxy(("127.0.0.1", self._server.port), framing=self.framing)
+        self.url = self._url(self._proxy.port)
         self.did: Counter[str] = Counter()
         self.stops: list[Span] = []
         self._next = now() + 2.0
@@ -50,7 +54,7 @@ class RedisStore:
         self._ends = math.inf
         self._end: Callable[[], None] = self._proxy.heal
         self._faults: dict[str, Callable[[], Callable[[], None] | None]] = {
-            "script flushes": self._flush,
+            **self._own_faults(),
             "resets": self._proxy.reset,
             "resets in a reply": self._half_a_reply,
             "resets in a request": self._half_a_request,
@@ -96,23 +100,25 @@ class RedisStore:
         self.stops.append((self._begun, now()))
         self._ends = math.inf
 
+    def _start(self) -> Process:
+        raise NotImplementedError
+
+    def _url(self, port: int) -> str:
+        raise NotImplementedError
+
+    def _own_faults(self) -> dict[str, Callable[[], Callable[[], None] | None]]:
+        """What only this kind of server suffers."""
+        raise NotImplementedError
+
+    def _about_locks(self, frame: bytes) -> bool:
+        raise NotImplementedError
+
     def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
-        """Every key expires by itself."""
-        deadline = now() + patience + MEMORY
-        while (keys := self._server.call("KEYS", f"*{{{prefix}*")) and now() < deadline:
-            time.sleep(0.1)
-        assert isinstance(keys, list)
-        for key in keys:
-            yield f"the key {key}, for {self._server.call('PTTL', str(key))} ms"
+        """What is there when nothing should be."""
+        raise NotImplementedError
 
     def figures(self) -> dict[str, object]:
-        info = self._server.info("stats")
-        clients = self._server.info("clients")
-        return {
-            "server": f"redis-server {RedisServer.version()}",
-            "commands since its last start": int(info["total_commands_processed"]),
-            "connections now": int(clients["connected_clients"]) - 1,
-        }
+        raise NotImplementedError
 
     def close(self) -> None:
         self._proxy.close()
@@ -120,14 +126,11 @@ class RedisStore:
 
     # -- faults: what ends them, if they last -----------------------------------------------------
 
-    def _flush(self) -> None:
-        self._server.call("SCRIPT", "FLUSH")
-
     def _half_a_reply(self) -> None:
-        self._proxy.reset_on_reply(after=self._random.randint(0, 3), to=_about_locks)
+        self._proxy.reset_on_reply(after=self._random.randint(0, 3), to=self._about_locks)
 
     def _half_a_request(self) -> None:
-        self._proxy.reset_on_request(after=self._random.randint(0, 300), matching=_about_locks)
+        self._proxy.reset_on_request(after=self._random.randint(0, 300), matching=self._about_locks)
 
     def _cut(self) -> Callable[[], None]:
         return self._proxy.sever().undo
@@ -159,5 +162,136 @@ class RedisStore:
         return self._server.resume
 
     def _kill(self) -> None:
+        folder = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children")
+        helpers = [int(pid) for pid in folder.read_text().split()]
         self._server.kill()
+        for pid in helpers:  # a database's processes, which die with it and are ours then
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         self._server.restart()
+
+
+class RedisStore(ServedStore):
+    framing = "resp"
+    _server: RedisServer
+
+    def _start(self) -> RedisServer:
+        return RedisServer(persist=True).start()
+
+    def _url(self, port: int) -> str:
+        return f"redis://127.0.0.1:{port}/0?fence_memory={MEMORY}"
+
+    def _own_faults(self) -> dict[str, Callable[[], Callable[[], None] | None]]:
+        return {"script flushes": self._flush}
+
+    def _flush(self) -> None:
+        self._server.call("SCRIPT", "FLUSH")
+
+    def _about_locks(self, frame: bytes) -> bool:
+        return b"\r\nEVAL" in frame[:24]
+
+    def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
+        """Every key expires by itself."""
+        deadline = now() + patience + MEMORY
+        while (keys := self._server.call("KEYS", f"*{{{prefix}*")) and now() < deadline:
+            time.sleep(0.1)
+        assert isinstance(keys, list)
+        for key in keys:
+            yield f"the key {key}, for {self._server.call('PTTL', str(key))} ms"
+
+    def figures(self) -> dict[str, object]:
+        info = self._server.info("stats")
+        clients = self._server.info("clients")
+        return {
+            "server": f"redis-server {RedisServer.version()}",
+            "commands since its last start": int(info["total_commands_processed"]),
+            "connections now": int(clients["connected_clients"]) - 1,
+        }
+
+
+class SqlStore(ServedStore):
+    """Sessions are killed as well. In the end nothing is left but what a sweep takes away."""
+
+    _server: SqlServer
+    scheme: str
+    sessions: str
+
+    def _own_faults(self) -> dict[str, Callable[[], Callable[[], None] | None]]:
+        return {"session kills": self._kill_sessions}
+
+    def _kill_sessions(self) -> None:
+        raise NotImplementedError
+
+    def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
+        with holdfast.connect(self.url, request_timeout=60) as locks:
+            deadline = now() + patience
+            while True:
+                locks.sweep()
+                rows = {table: int(self._count(table)) for table in ("holdfast", "holdfast_claims")}
+                if not any(rows.values()) or now() >= deadline:
+                    break
+                time.sleep(0.2)
+        for table, number in rows.items():
+            if number:
+                yield f"{number} rows in {table} after the sweep"
+
+    def _count(self, table: str) -> str:
+        raise NotImplementedError
+
+    def figures(self) -> dict[str, object]:
+        return {"server": f"{self._server.kind} {self._server.version()}"}
+
+
+class PostgresStore(SqlStore):
+    framing = "postgres"
+
+    def _start(self) -> PostgresServer:
+        return PostgresServer().start()
+
+    def _url(self, port: int) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable"
+
+    def _about_locks(self, frame: bytes) -> bool:
+        return frame[:1] in (b"P", b"B")
+
+    def _kill_sessions(self) -> None:
+        self._server.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'holdfast%'"
+        )
+
+    def _count(self, table: str) -> str:
+        return self._server.query(f"SELECT count(*) FROM {table}")
+
+
+class MariaDBStore(SqlStore):
+    framing = "mysql"
+
+    def _start(self) -> MariaDBServer:
+        return MariaDBServer().start()
+
+    def _url(self, port: int) -> str:
+        return f"mysql://root@127.0.0.1:{port}/holdfast"
+
+    def _about_locks(self, frame: bytes) -> bool:
+        return frame[4:5] == b"\x03" and b"`holdfast" in frame
+
+    def _kill_sessions(self) -> None:
+        found = self._server.query(
+            "SELECT ID FROM information_schema.PROCESSLIST"
+            " WHERE DB = 'holdfast' AND ID <> CONNECTION_ID()"
+        )
+        for number in found.split():
+            with contextlib.suppress(ServerError):  # it has ended by itself
+                self._server.query(f"KILL {number}")
+
+    def _count(self, table: str) -> str:
+        return self._server.query(f"SELECT count(*) FROM holdfast.{table}")
+
+
+STORES: dict[str, type[ServedStore]] = {
+    "redis": RedisStore,
+    "postgres": PostgresStore,
+    "mariadb": MariaDBStore,
+}
+"""What may be named instead of a URL."""

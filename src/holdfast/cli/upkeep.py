@@ -19,7 +19,7 @@ __all__ = ["schema", "sweep"]
     "for a database in which the clients' user may not create any. Nothing is contacted.\n\n"
     "\b\n  holdfast schema postgresql://host/db | psql -h host db",
 )
-@click.argument("store", required=False, metavar="[URL]")
+@click.argument("store", required=False, metavar="URL")
 @url_option
 @click.pass_context
 def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
@@ -34,7 +34,7 @@ def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
     help="Delete the rows of locks that are free and of waiters that are gone. Clients do so now\n"
     "and then by themselves; this does all of it, for example from cron.",
 )
-@click.argument("store", required=False, metavar="[URL]")
+@click.argument("store", required=False, metavar="URL")
 @click.option(
     "--idle",
     type=click.FloatRange(min=0),

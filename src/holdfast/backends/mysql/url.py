@@ -49,6 +49,13 @@ class MySQLBackend:
     adopts = True
     options = (
         *OPTIONS,
+        Option(
+            "wake",
+            "poll",
+            "row: how who waits learns of its turn: by asking, or by `named-lock`s, which take a "
+            "connection for each waiter",
+            ("poll", "named-lock"),
+        ),
         Option("fence", False, "strategy=advisory: whether leases carry a fencing token"),
         Option("socket", "", "path of the server's unix socket, instead of host and port"),
         Option("tls", False, "encrypt the connection"),

@@ -175,7 +175,7 @@ class Desk:
         if error is not None and error.code in self.dialect.no_table:
             self._ready = False
             await self._make_tables(session, deadline)
-            return
+            return  # and look at their version
         if error is not None and not isinstance(error, Blocked | Conflict):
             raise self._explained(error) from None
         left = deadline - port.now()
@@ -231,10 +231,12 @@ class Desk:
         self._ready = True
 
     async def _make_tables(self, session: Session, deadline: float) -> None:
-        """At first use. Many may do so at once."""
+        """At first use. Many may do so at once: who is in another's way tries again."""
+        texts = self.dialect.making(ddl(self.dialect, self._tables))
+        made = False
         try:
-            for text in self.dialect.making(ddl(self.dialect, self._tables)):
-                await session.run(text, (), deadline)
+            await session.batch([(text, ()) for text in texts], deadline)
+            made = True
         except Refused as error:
             if error.code in self.dialect.denied:
                 raise Misconfigured(
@@ -242,5 +244,7 @@ class Desk:
                     f"user may not create them ({error}). `holdfast schema` with this URL prints "
                     "what to execute"
                 ) from None
-            raise
-        self._ready = True
+            raise Gone(f"the tables could not be made: {error}", sent=False) from None
+        finally:
+            if not made:  # it may be in the middle of a transaction
+                session.close()

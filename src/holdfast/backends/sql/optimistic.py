@@ -6,8 +6,9 @@ random pause, then waits like everybody else: by looking again, ever more rarely
 holder's time is over. The body never runs before the version was compared: comparing at the end
 of somebody's own work is `locks.optimistic(name)`, and its `commit`.
 
-Law 3 without tombstones: giving up a claim changes the version, so a late UPDATE compares in vain;
-and leaves a row, so a late INSERT finds the name taken.
+Law 3: giving up a claim changes the version, so a late UPDATE compares in vain; and leaves a row,
+so a late INSERT finds the name taken. Only an attempt that reads after that could still succeed,
+and it is one of this process, which remembers whom it has withdrawn.
 
 The tables are those of `row`, and the two exclude one another: who needs order uses that.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.backends.common import shown
+from holdfast.backends.common import Tombstones, shown
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.rules import microseconds
@@ -74,6 +75,7 @@ class OptimisticBackend(TableBackend):
             f"UPDATE {locks} SET version = {raised}, owner = '', expires = 0"
             f" WHERE name = %s AND line = 0 AND (owner = %s OR expires <= {now})"
         )
+        self._tombstones = Tombstones()
         self._waits: dict[str, tuple[Event, int]] = {}  # who waits, and how often it has looked
 
     async def attempt(
@@ -88,6 +90,8 @@ class OptimisticBackend(TableBackend):
             seen = await self._desk.ask(self._glance, (name,), deadline)
             if isinstance(seen, Unknown):
                 return seen
+            if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
+                return Buried()
             result: Result | Unknown
             if not seen.rows:
                 result = await self._desk.ask(
@@ -135,6 +139,8 @@ class OptimisticBackend(TableBackend):
         waits = self._waits.pop(claim.owner, None)
         if waits is not None:
             waits[0].set()
+        if tombstone:
+            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
         answer = await self._end(claim, tombstone, deadline)
         return answer if isinstance(answer, Unknown) else RELEASED
 
@@ -142,6 +148,8 @@ class OptimisticBackend(TableBackend):
         self, grant: Grant, tombstone: bool, deadline: float
     ) -> Released | AlreadyLost | Unknown:
         claim = grant.claim
+        if tombstone:
+            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
         values = (claim.name.encode(), claim.owner.encode())
         given = await self._desk.ask(self._words.give, values, deadline)
         if isinstance(given, Unknown):

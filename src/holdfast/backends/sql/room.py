@@ -1,44 +1,27 @@
-"""The waiting room: whoever of this client stands in line, and who sees to it that they live.
+"""The waiting room: whoever of this client stands in line, and how their turn reaches them.
 
 Contract: a waiter enters with its place and sleeps until it is called: because it holds, or as a
-look of its own is worth it. One attendant for a client, a thread or task that lives while somebody
-waits, on a connection of its own: it keeps all places of the client alive by one statement for a
-heartbeat; it hears calls (PostgreSQL), or asks for all at once who stands in line no more (MySQL),
-ever more rarely while nothing happens; and it calls whoever's time to look has come. In each line
-that is the first of this client's waiters: lines are served in order, so it vouches for the others.
+look of its own is worth it. One attendant for a client (`attendant.py`) hears and asks for all. In
+each line it has the first of this client's waiters look when a holder or waiter ahead should have
+ended: lines are served in order, so that one vouches for the others.
 
-Law 3: a heartbeat refreshes and never creates. Law 6: waiting costs the heartbeat. Hazard: a call
-may come before the answer that says "in line" (it is kept in `_early`), twice, or for nobody.
+Law 6: waiting costs the heartbeat. Hazard: a call may come before the answer that says "in line"
+(it is kept in `_early`), twice, or for nobody.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
-from holdfast.backends.sql.session import Trouble
-from holdfast.core.backoff import pause
+from holdfast.backends.sql.attendant import Attendant, Ear
 from holdfast.core.port import Port
-from holdfast.errors import HoldfastError
 from holdfast.types import Claim
 
 __all__ = ["Ear", "Place", "Room", "Ticket"]
 
-log = logging.getLogger("holdfast")
-
-LINGER = 5.0
-"""How long the attendant stays when nobody waits any more."""
-
-PATIENCE = 1.0
-"""How long it gives a server to answer, at most."""
-
 EARLY = 1000
 """So many calls are kept for waiters that have not heard yet that they wait."""
-
-SOONEST, GROWTH = 0.02, 2.0
-"""Without calls: the first question after something happened, and how the pauses grow."""
 
 
 class Place:
@@ -53,7 +36,9 @@ class Place:
 
 
 class Ticket:
-    __slots__ = ("beat_at", "called", "claim", "event", "look_at", "place")
+    __slots__ = (
+        "beat_at", "called", "claim", "event", "look_at", "number", "owner", "place", "ttl", "vain",
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, place: Place, port: Port) -> None:
         self.claim = claim
@@ -62,33 +47,14 @@ class Ticket:
         self.called = False  # it holds, or must find out why it stands in line no more
         self.look_at = place.look_at
         self.beat_at = 0.0
+        self.number = place.number
+        self.owner = claim.owner.encode()
+        self.ttl = claim.ttl
+        self.vain = 0  # bells in a row that rang for nothing
 
-
-class Ear(Protocol):
-    """The attendant's connection."""
-
-    calls: bool
-    """Whether anything is ever called."""
-
-    async def attend(self, cells: bool, deadline: float) -> None:
-        """Hear also of cells, from now on."""
-
-    async def beat(self, owners: Sequence[bytes], deadline: float) -> bool:
-        """Keep these places alive; whether all are still in line."""
-        ...
-
-    async def still(self, owners: Sequence[bytes], deadline: float) -> set[bytes]:
-        """Which of these are still in line."""
-        ...
-
-    async def listen(self, until: float) -> list[str] | None:
-        """What was called until then, at the latest; None where nothing is ever called."""
-        ...
-
-    def wake(self) -> None:
-        """Have `listen` return. From any thread; never waits."""
-
-    def close(self) -> None: ...
+    def look(self) -> None:
+        self.look_at = math.inf
+        self.event.set()
 
 
 class Room:
@@ -203,7 +169,7 @@ class Room:
 
     def call_owner(self, owners: set[bytes]) -> None:
         for ticket in self._all():
-            if ticket.claim.owner.encode() in owners:
+            if ticket.owner in owners:
                 self._call(ticket)
 
     def _call(self, ticket: Ticket) -> None:
@@ -249,166 +215,3 @@ class Room:
                 return False
             attendant.over = True
             return True
-
-
-class Attendant:
-    def __init__(
-        self, room: Room, slowest: float, open_ear: Callable[[float], Awaitable[Ear]]
-    ) -> None:
-        self.over = True  # until it is started: Ctrl-C may strike before
-        self.looks_at = -math.inf  # when it looks by itself next; while it is awake: never late
-        self._room = room
-        self._port = room.port
-        self._slowest = slowest
-        self._open_ear = open_ear
-        self._calls = False
-        self._ear: Ear | None = None
-        self.hears = False
-        self.asks = False  # nobody calls it, so it asks
-        self._nudged = self._port.event()
-        self._failures = 0
-        self._ask_at = 0.0
-        self._pause = SOONEST
-        self._known: set[int] = set()
-        self._task = self._port.task(self._run, self._farewell, "holdfast-sql")
-
-    def start(self) -> None:
-        try:
-            self.over = False
-            self._task.start()
-        except BaseException:  # Ctrl-C, or the interpreter is exiting
-            self.over = True  # if it began after all, it ends
-            raise
-
-    def wake(self) -> None:
-        self._nudged.set()
-        ear = self._ear
-        if ear is not None:
-            ear.wake()
-
-    async def join(self, deadline: float) -> None:
-        await self._task.join(deadline)
-
-    async def _farewell(self) -> None:
-        """The keeper withdraws whoever still waits; the connection ends with the process."""
-
-    async def _run(self) -> None:
-        idle_since = math.inf
-        try:
-            while not self.over:
-                try:
-                    await self._turn()
-                    self._failures = 0
-                except (Trouble, HoldfastError) as error:
-                    await self._fail(error)
-                except Exception as error:
-                    log.exception("the attendant of a line met an unexpected error and goes on")
-                    await self._fail(error)
-                now = self._port.now()
-                idle_since = math.inf if self._room.busy else min(idle_since, now)
-                if (self._room.closed or now - idle_since > LINGER) and self._room.dismiss(self):
-                    return
-        finally:
-            self.over = True
-            self._drop_ear()
-
-    async def _turn(self) -> None:
-        room, port = self._room, self._port
-        self._nudged.clear()
-        if room.closed:
-            return
-        if self._ear is None:
-            self._ear = await self._open_ear(port.now() + PATIENCE)
-            self._calls = self._ear.calls
-            self.asks = not self._calls
-            self._ask_at = 0.0 if self._calls else math.inf  # what was called before we listened
-        if room.watched and not self.hears:
-            await self._ear.attend(True, port.now() + PATIENCE)
-            self.hears = self._calls
-            if self._calls:
-                room.tell_watchers()
-        await self._beat()
-        until = min(await self._ask(), self._look())
-        until = min(until, *(t.beat_at for t in room.waiting()), port.now() + room.heartbeat)
-        self.looks_at = until
-        if not self._nudged.is_set() and self._ear is not None:
-            heard = await self._ear.listen(until)
-            self.looks_at = -math.inf
-            for payload in heard or ():
-                if payload.isdigit():
-                    room.heard(payload)
-                else:
-                    room.tell_watchers(payload)
-        self.looks_at = -math.inf
-
-    async def _beat(self) -> None:
-        room, port = self._room, self._port
-        now = port.now()
-        waiting = room.waiting()
-        if self._ear is None or not any(ticket.beat_at <= now for ticket in waiting):
-            return
-        owners = [ticket.claim.owner.encode() for ticket in waiting]
-        if not await self._ear.beat(owners, now + PATIENCE):
-            self._ask_at = 0.0  # somebody is in line no more: find out who
-        for ticket in waiting:
-            ticket.beat_at = now + min(room.heartbeat, ticket.claim.ttl / 3)
-
-    async def _ask(self) -> float:
-        """Who stands in line no more? Asked once where there are calls: when they are first heard,
-        and when one was lost; elsewhere again and again."""
-        room, port = self._room, self._port
-        now = port.now()
-        waiting = room.waiting()
-        numbers = {ticket.place.number for ticket in waiting}
-        if not waiting and not room.watched:
-            self._known, self._ask_at = numbers, math.inf
-            return math.inf
-        if self.asks and (numbers != self._known or self._ask_at == math.inf):
-            # Somebody came or went: be attentive.
-            self._pause = SOONEST if waiting else 3 * SOONEST
-            self._ask_at = min(self._ask_at, now + self._pause)
-        self._known = numbers
-        if now >= self._ask_at and self._ear is not None:
-            owners = {ticket.claim.owner.encode() for ticket in waiting}
-            gone = (
-                owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
-            )
-            if gone:
-                self._pause = SOONEST
-                room.call_owner(gone)
-            else:
-                self._pause = min(self._pause * GROWTH, self._slowest)
-            if self.asks:
-                room.tell_watchers()
-            self._ask_at = port.now() + self._pause if self.asks else math.inf
-        return self._ask_at
-
-    def _look(self) -> float:
-        """Have those look whose time has come; when the next one's does."""
-        now = self._port.now()
-        soonest = math.inf
-        for ticket in self._room.firsts():
-            if ticket.look_at <= now:
-                ticket.look_at = math.inf
-                ticket.event.set()
-            else:
-                soonest = min(soonest, ticket.look_at)
-        return soonest
-
-    async def _fail(self, error: Exception) -> None:
-        """Nothing is heard, so everybody asks for themselves."""
-        self._drop_ear()
-        self._failures += 1
-        if self._failures == 3:
-            log.warning("calls are not heard, so waiters ask again and again: %s", error)
-        self._room.call_all()
-        retry_at = self._port.now() + pause(self._failures, self._port.random(), 1.0)
-        while not self._room.closed and self._port.now() < retry_at:
-            self._nudged.clear()
-            await self._nudged.wait(retry_at)
-
-    def _drop_ear(self) -> None:
-        self.hears = False
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close()

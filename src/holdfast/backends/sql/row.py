@@ -16,15 +16,21 @@ Partners: `table.py`, the rest of it; `words.py`, `rules.py`, `step.py`; `room.p
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from holdfast.backends.common import shown
+from holdfast.backends.sql.bells import Bells
+from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.room import Place, Ticket
 from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.session import Statement
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
 from holdfast.backends.sql.words import WAITER
+from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
+from holdfast.core.port import Port
 from holdfast.errors import Unavailable
 from holdfast.types import (
     AlreadyLost,
@@ -40,6 +46,9 @@ from holdfast.types import (
 
 __all__ = ["RowBackend"]
 
+AT_ONCE = 0.01
+"""Seconds in which a bell that hangs does not ring: who finds one quicker must not spin."""
+
 ONE_LOOK = 2.0
 """Seconds that a waiter's own look may take; then it is made again."""
 
@@ -53,9 +62,32 @@ class RowBackend(TableBackend):
         failover=FAILOVER,
     )
 
+    def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
+        super().__init__(driver, values)
+        self._wake = values.get("wake") == "named-lock"
+        self._bells: Bells | None = None
+
+    def open(self, port: Port, signals: Signals) -> None:
+        super().open(port, signals)
+        if self._wake:
+            self._bells = Bells(self._driver, port, self._limit)
+
+    async def close(self) -> None:
+        if self._bells is not None:
+            self._bells.close()
+        await super().close()
+
     # -- claims -----------------------------------------------------------------------------------
 
     async def attempt(
+        self, claim: Claim, queue: bool, deadline: float
+    ) -> Grant | Busy | Buried | Unknown:
+        answer = await self._attempt(claim, queue, deadline)
+        if self._bells is not None and (isinstance(answer, Grant) or queue):
+            await self._bells.hang(claim.owner)
+        return answer
+
+    async def _attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         if claim.mode is EXCLUSIVE:
@@ -145,7 +177,10 @@ class RowBackend(TableBackend):
         ticket = room.enter(claim, place)
         try:
             while not room.closed:
-                await ticket.event.wait(deadline)
+                if self._bells is None:
+                    await ticket.event.wait(deadline)
+                else:
+                    await self._hearken(self._bells, ticket, deadline)
                 ticket.event.clear()
                 now = port.now()
                 if now >= deadline or room.closed:
@@ -164,6 +199,38 @@ class RowBackend(TableBackend):
         finally:
             room.leave(ticket)
         return None
+
+    async def _hearken(self, bells: Bells, ticket: Ticket, deadline: float) -> None:
+        """Until the bell of who is ahead rings, or somebody calls; and not again and again at once
+        if that bell does not hang."""
+        port = self._port
+        while not ticket.event.is_set() and port.now() < deadline:
+            begun = port.now()
+            ahead = await self._ahead(ticket, min(deadline, begun + ONE_LOOK))
+            if ahead is None:
+                await ticket.event.wait(min(deadline, begun + self._poll))
+                return
+            if await bells.wait(ahead, min(deadline, begun + ONE_LOOK)):
+                ticket.called = True
+                if port.now() - begun < AT_ONCE:
+                    ticket.vain += 1
+                    limit = port.now() + min(self._poll, AT_ONCE * 2**ticket.vain)
+                    await ticket.event.wait(min(deadline, limit))
+                return
+            ticket.vain = 0
+
+    async def _ahead(self, ticket: Ticket, deadline: float) -> bytes | None:
+        """The owner of whoever leaves before this one can hold, if there is one that decides."""
+        words, name = self._words, ticket.claim.name.encode()
+        found = await self._desk.ask_all(
+            ((words.before, (name, ticket.place.number)), (words.peek, (name,))), deadline
+        )
+        if isinstance(found, Unknown):
+            return None
+        before, row = found
+        if before.rows:
+            return bytes(before.rows[0][0])
+        return bytes(row.rows[0][0]) or None if row.rows else None
 
     async def _find_out(self, claim: Claim, ticket: Ticket, limit: float) -> Grant | bool:
         """The grant, if there is one; else whether it still stands in line."""
@@ -210,12 +277,21 @@ class RowBackend(TableBackend):
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         self._room.call_off(claim.owner)
         answer = await self._end(claim, tombstone, deadline)
+        if self._bells is not None:
+            await self._bells.ring(claim.owner)
         return answer if isinstance(answer, Unknown) else RELEASED
 
     async def release(
         self, grant: Grant, tombstone: bool, deadline: float
     ) -> Released | AlreadyLost | Unknown:
-        claim = grant.claim
+        answer = await self._release(grant.claim, tombstone, deadline)
+        if self._bells is not None:
+            await self._bells.ring(grant.claim.owner)
+        return answer
+
+    async def _release(
+        self, claim: Claim, tombstone: bool, deadline: float
+    ) -> Released | AlreadyLost | Unknown:
         if claim.mode is EXCLUSIVE and not tombstone:
             values = (claim.name.encode(), claim.owner.encode())
             given = await self._desk.ask(self._words.give, values, deadline)

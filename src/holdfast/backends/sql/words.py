@@ -88,6 +88,10 @@ class Words:
             f"SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {WAITER} AND place > %s"
             " ORDER BY place LIMIT 16"
         )
+        self.before = (
+            f"SELECT owner FROM {claims} WHERE name = %s AND kind = {WAITER} AND place < %s"
+            " ORDER BY place DESC LIMIT 1"
+        )
         self.write = (
             f"UPDATE {locks} SET version = %s, owner = %s, expires = %s, since = %s, ttl = %s,"
             " line = %s, info = %s WHERE name = %s"

@@ -139,7 +139,7 @@ class Faults(Theme):
                 await client.inspect()
         api.strategy.heal()
         if api.capabilities.crash_release != "connection":  # else it was lost with everything
-            assert await client.lock("busy").acquire(timeout=0.05) is None
+            assert await client.lock("busy").acquire(timeout=api.short) is None  # it logs in again
         await (await take(client.lock("free"))).release()
         await held.release()
 
