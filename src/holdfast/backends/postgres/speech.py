@@ -24,7 +24,7 @@ from holdfast.backends.sql.speech import Named, Taken, Verdict
 from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
-__all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
+__all__ = ["AdvisorySpeech", "ForUpdateSpeech", "TransactionSpeech"]
 
 quoted = Postgres().quote
 
@@ -169,6 +169,29 @@ class AdvisorySpeech(PostgresSpeech):
             " current_database()) ORDER BY granted DESC, waitstart"
         )
         return text, (key >> 32, key & 0xFFFFFFFF)
+
+
+class TransactionSpeech(AdvisorySpeech):
+    """The same locks, held by a transaction: whatever ends that, ends them."""
+
+    early = 2
+    undo: Sequence[Statement] = (("ROLLBACK", ()),)
+    idle = "idle_in_transaction_session_timeout"
+    oldest = 0
+
+    def attempt(self, claim: Claim) -> list[Statement]:
+        ((text, values),) = super().attempt(claim)
+        return [("BEGIN", ()), (text.replace("_advisory_", "_advisory_xact_"), values)]
+
+    def join(self, claim: Claim) -> list[Statement]:
+        clock, _, last = super().join(claim)
+        return [("BEGIN", ()), clock, self._lock(claim, "pg_advisory_xact_lock"), last]
+
+    def release(self, claim: Claim) -> list[Statement]:
+        return [("COMMIT", ())]
+
+    def released(self, results: Sequence[Result]) -> bool:
+        return True
 
 
 class ForUpdateSpeech(PostgresSpeech):
