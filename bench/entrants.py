@@ -20,7 +20,7 @@ import holdfast
 from bench.peers import EVERY, KINDS, PEERS, PROCESSES
 from bench.peers.envs import Missing, python_of
 from bench.servers import Served, Servers
-from bench.stores import EMBEDDED, STORES, Store, store_of
+from bench.stores import EMBEDDED, STORES, Store, kind_of, store_of
 from holdfast.backends import schemes
 from holdfast.backends.url import parse
 
@@ -87,11 +87,12 @@ class Field:
         scheme = url.partition(":")[0]
         many = sum(other.startswith(f"{scheme}:") for other in self.urls) > 1
         url, server = self._filled(url)
-        scheme = parse(url).scheme
+        parse(url)
+        scheme = kind_of(url)
         with holdfast.connect(url) as locks:  # contacts nobody
             processes = locks.capabilities.cross_process
         return Entrant(
-            f"holdfast {url if many else scheme + '://'}",
+            f"holdfast {url if many else scheme.partition(' ')[0] + '://'}",
             "bench.peers.holdfast",
             url,
             sys.executable,
@@ -147,7 +148,7 @@ def fields(
     targets = list(urls) or [url for url in default if url.partition(":")[0] in known]
     found: list[Field] = []
     for store in STORES.values():
-        its_urls = [url for url in targets if store_of(url.partition(":")[0]) is store]
+        its_urls = [url for url in targets if store_of(kind_of(url)) is store]
         its_peers = [name for name, peer in PEERS.items() if peer.store == store.name]
         chosen = [name for name in its_peers if name in peers] if peers else its_peers
         asked = store.name in stores or (urls and its_urls) or (peers and chosen)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Served", "Servers"]
 
 PLACEHOLDERS = ("redis", "zookeeper", "postgres", "mariadb")
-BOOKS = ("redis", "zookeeper")
-"""Who keeps count of requests. Databases count transactions."""
 
 
 class Served:
@@ -31,7 +29,8 @@ class Served:
         self.kind, self._process = kind, process
         [(host, port)] = process.addresses
         self.address = f"{host}:{port}"
-        self.books = f"{kind}://{self.address}" if kind in BOOKS else None
+        # Databases keep no books that could be read without their client.
+        self.books = f"{kind}://{self.address}" if kind in ("redis", "zookeeper") else None
         self.version = f"{kind}-server {process.version()}"
 
     @property
@@ -39,10 +38,14 @@ class Served:
         return self._process.pid
 
     def place(self, core: int) -> None:
-        """All its threads; those to come inherit it."""
-        for thread in os.listdir(f"/proc/{self.pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(int(thread), {core})
+        """All its threads and children; those to come inherit it."""
+        family = [self.pid]
+        for pid in family:
+            with contextlib.suppress(OSError):  # it has ended
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(thread), {core})
+                    with open(f"/proc/{pid}/task/{thread}/children") as children:
+                        family += map(int, children.read().split())
 
 
 class Servers:

@@ -9,12 +9,11 @@ by `bench/entrants.py`. Adding a store is one entry here, a floor and peers in `
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = [
-    "EMBEDDED", "MARIADB", "POSTGRES", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of",
-]  # fmt: skip
+__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "kind_of", "store_of"]
 
 
 @dataclass(frozen=True)
@@ -62,21 +61,46 @@ _WITHOUT = ("crash", "crowd", "abreast")
 POSTGRES = Store(
     "postgres",
     ("postgresql", "postgres"),
-    (_POSTGRES, f"{_POSTGRES}&strategy=advisory"),
+    (_POSTGRES,),
     without=_WITHOUT,
     served=True,
 )
 MARIADB = Store(
     "mariadb",
     ("mysql", "mariadb"),
-    (_MARIADB, f"{_MARIADB}?wake=named-lock", f"{_MARIADB}?strategy=advisory"),
+    (_MARIADB, f"{_MARIADB}?wake=named-lock"),
     without=_WITHOUT,
     served=True,
 )
 
-STORES: dict[str, Store] = {
-    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES, MARIADB)
-}
+# Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast")
+POSTGRES_ADVISORY = Store(
+    "postgresql-advisory",
+    ("postgresql advisory",),
+    ("postgresql://postgres@{postgres}/postgres?strategy=advisory&max_connections=400",),
+    {THREADS: "bare advisory locks", PROCESSES: "bare advisory locks"},
+    without=_BOUND,
+    served=True,
+)
+MYSQL_ADVISORY = Store(
+    "mysql-advisory",
+    ("mysql advisory",),
+    ("mysql://root@{mariadb}/holdfast?strategy=advisory&max_connections=400",),
+    {THREADS: "bare GET_LOCK", PROCESSES: "bare GET_LOCK"},
+    without=_BOUND,
+    served=True,
+)
+
+_ALL = (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES, MARIADB, POSTGRES_ADVISORY, MYSQL_ADVISORY)
+STORES: dict[str, Store] = {store.name: store for store in _ALL}
+
+
+def kind_of(url: str) -> str:
+    """The scheme, with the strategy where there are several."""
+    scheme = url.partition(":")[0]
+    strategy = parse_qs(url.partition("?")[2]).get("strategy")
+    return f"{scheme} {strategy[0]}" if strategy else scheme
 
 
 def store_of(scheme: str) -> Store:

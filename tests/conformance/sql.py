@@ -44,7 +44,7 @@ class SqlStrategy(Strategy):
     dialect: ClassVar[Dialect]
     grants: ClassVar[str]
     bound_ddl: ClassVar[list[str]]  # of the connection-bound strategies
-    tables = ("holdfast", "holdfast_claims", "holdfast_cells")
+    tables: tuple[str, ...] = ("holdfast", "holdfast_claims", "holdfast_cells")
     _paused = False
 
     def __init__(self, server: MariaDBServer | PostgresServer) -> None:

@@ -1,4 +1,4 @@
-"""The conformance suite on connection-bound locks: `pytest tests/conformance -k postgres-advisory`."""
+"""The conformance suite on connection-bound locks: `pytest tests/conformance -k mysql-advisory`."""
 
 from __future__ import annotations
 

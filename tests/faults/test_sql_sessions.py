@@ -199,12 +199,13 @@ def test_who_waits_for_a_session_gets_the_next(server: SqlServer, monkeypatch: A
     pool = ground.pool(1)
     held = ground.run(pool.take(soon()))
     got: list[Session] = []
-    threads = [
-        threading.Thread(
-            target=lambda: (got.append(s := ground.run(pool.take(soon()))), pool.give(s))
-        )
-        for _ in range(5)
-    ]
+
+    def borrow() -> None:
+        session = ground.run(pool.take(soon()))
+        got.append(session)
+        pool.give(session)
+
+    threads = [threading.Thread(target=borrow) for _ in range(5)]
     for thread in threads:
         thread.start()
     pool.give(held)
@@ -309,12 +310,12 @@ def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
         assert now() - began < 0.4, "it waited for the statement behind it"
         assert await session.next(now() + 0.1) is None
         assert await session.next(now() + 0.1) is None
-        assert not session.usable
+        assert session.awaited == 2
         assert await session.next(soon()) is not None
         last = await session.next(soon())
         assert last is not None
         assert last.rows == [(6,)]
-        assert session.usable
+        assert session.awaited == 0
         assert await ask(session, "SELECT 7") == 7
         session.close()
         await settle(ground)

@@ -40,7 +40,7 @@ class MySQLSpeech:
 
     modes = EXCLUSIVE
     ping: Statement = ("SELECT 1", ())
-    cancelled = frozenset({"1317"})
+    cancelled = frozenset({"1317", "1969", "3024"})  # KILL QUERY, and time limits of statements
     absent = frozenset({"1146"})
 
     def __init__(self, table: str, database: str, pooler: bool) -> None:
@@ -54,10 +54,14 @@ class MySQLSpeech:
         if session.settings.get("limits") == limits:
             return []
         session.settings["limits"] = limits
+        session.lasts = min(1.0, ttl / 2)
         return [("SET SESSION wait_timeout = %s, innodb_lock_wait_timeout = %s", limits)]
 
     def cancel(self, session: Named) -> Statement:
         return "KILL QUERY %s", (session.number,)
+
+    def interrupted(self, results: Sequence[Result]) -> bool:
+        return False
 
     def kill(self, session: Named) -> Statement:
         # Numbers begin again when the server does: the address tells them apart.
@@ -89,10 +93,7 @@ class MySQLSpeech:
         return self._greet
 
     async def _greet(self, session: Session, deadline: float) -> None:
-        if self._cluster_will_do:
-            return
-        answer = await session.run("SHOW VARIABLES LIKE 'wsrep_on'", (), deadline)
-        if answer.rows and str(answer.rows[0][1]).upper() in ("ON", "1"):
+        if session.clustered and not self._cluster_will_do:
             raise Misconfigured(
                 "this server is a node of a Galera cluster: locks that live as long as a "
                 "connection are known to one node only, and two clients on two nodes would hold "
@@ -146,6 +147,9 @@ class AdvisorySpeech(MySQLSpeech):
             *self._token(claim, key),
             CLOCK,
         ]
+
+    def interrupted(self, results: Sequence[Result]) -> bool:
+        return len(results) > 1 and results[1].rows[0][0] is None  # GET_LOCK's NULL
 
     def taken(self, results: Sequence[Result]) -> Taken | Verdict:
         joined = len(results) > 1 + self._fence

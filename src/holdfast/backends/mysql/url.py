@@ -36,6 +36,7 @@ PORT = 3306
 GREETING: tuple[Statement, ...] = (
     ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
     ("SET SESSION time_zone = '+00:00', autocommit = 1", ()),
+    ("SHOW VARIABLES LIKE 'wsrep_on'", ()),
     (
         "SELECT CONNECTION_ID(), DATABASE(), (SELECT HOST FROM information_schema.PROCESSLIST"
         " WHERE ID = CONNECTION_ID())",
@@ -146,11 +147,12 @@ class _Driver:
 
 async def _greeted(session: Session, deadline: float) -> Session:
     try:
-        *_, answer = await session.batch(GREETING, deadline)
+        *_, cluster, answer = await session.batch(GREETING, deadline)
     except BaseException:
         session.close()
         raise
     session.number, session.database, session.mark = answer.rows[0]
+    session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
     return session
 
 

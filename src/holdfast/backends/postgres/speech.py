@@ -5,10 +5,10 @@ the table's name, so that two applications may share a database. Two different n
 another by accident if their hashes are the same: with n names in use at once, the odds are n²/2⁶⁵
 (a million names: 1 in 37 million).
 
-Tokens come from one sequence. Whoever connects lifts it to the clock's microseconds: a server that
-crashed, was restored or failed over may have forgotten the last numbers, and everybody connects
-anew after that (law 7). Under an advisory lock, for two who lift at once must not lower it; and
-with a millisecond's margin, for others take numbers meanwhile.
+Tokens come from one sequence. Whoever has connected lifts it to the clock's microseconds: a server
+that crashed, was restored or failed over may have forgotten the last numbers, and everybody
+connects anew after that (law 7). Under an advisory lock, for two who lift at once must not lower
+it; and with a millisecond's margin, for others take numbers meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.backends.sql.speech import Named, Taken, Verdict
 from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
-__all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
+__all__ = ["AdvisorySpeech", "ForUpdateSpeech", "TransactionSpeech"]
 
 quoted = Postgres().quote
 
@@ -59,15 +59,32 @@ class PostgresSpeech:
         limits = math.ceil(ttl * 1000) + 1, math.ceil(SLICE * 1000)
         if session.settings.get("limits") == limits:
             return []
-        session.settings["limits"] = limits
         values = tuple(map(str, limits))
-        if session.version < self.oldest:
-            return [("SELECT set_config('lock_timeout', %s, false)", values[1:])]
         text = f"SELECT set_config('{self.idle}', %s, false), set_config('lock_timeout', %s, false)"
-        return [(text, values)]
+        if session.version < self.oldest:
+            text, values = "SELECT set_config('lock_timeout', %s, false)", values[1:]
+        first = [] if "lifted" in session.settings else self._lift
+        session.settings.update(limits=limits, lifted=True)
+        session.lasts = min(1.0, ttl / 2)
+        return [*first, (text, values)]
+
+    @property
+    def _lift(self) -> list[Statement]:
+        sequence = quoted(self._sequence)
+        return [
+            ("SELECT pg_advisory_xact_lock(%s::bigint)", (hashed(self._table, "\0fence"),)),
+            (
+                f"SELECT setval('{sequence}', greatest(nextval('{sequence}'),"
+                f" {MICROSECONDS} + 1000))",
+                (),
+            ),
+        ]
 
     def cancel(self, session: Named) -> Statement:
         return self._signalled("pg_cancel_backend", session)
+
+    def interrupted(self, results: Sequence[Result]) -> bool:
+        return False
 
     def kill(self, session: Named) -> Statement:
         return self._signalled("pg_terminate_backend", session)
@@ -100,18 +117,6 @@ class PostgresSpeech:
                 "there without a word. Connect to the server itself, use strategy=row, or say "
                 "pooler=session if the pooler gives each client a server of its own"
             )
-        sequence = quoted(self._sequence)
-        await session.batch(
-            [
-                ("SELECT pg_advisory_xact_lock(%s::bigint)", (hashed(self._table, "\0fence"),)),
-                (
-                    f"SELECT setval('{sequence}', greatest(nextval('{sequence}'),"
-                    f" {MICROSECONDS} + 1000))",
-                    (),
-                ),
-            ],
-            deadline,
-        )
 
     @property
     def schema(self) -> list[str]:
@@ -164,6 +169,29 @@ class AdvisorySpeech(PostgresSpeech):
             " current_database()) ORDER BY granted DESC, waitstart"
         )
         return text, (key >> 32, key & 0xFFFFFFFF)
+
+
+class TransactionSpeech(AdvisorySpeech):
+    """The same locks, held by a transaction: whatever ends that, ends them."""
+
+    early = 2
+    undo: Sequence[Statement] = (("ROLLBACK", ()),)
+    idle = "idle_in_transaction_session_timeout"
+    oldest = 0
+
+    def attempt(self, claim: Claim) -> list[Statement]:
+        ((text, values),) = super().attempt(claim)
+        return [("BEGIN", ()), (text.replace("_advisory_", "_advisory_xact_"), values)]
+
+    def join(self, claim: Claim) -> list[Statement]:
+        clock, _, last = super().join(claim)
+        return [("BEGIN", ()), clock, self._lock(claim, "pg_advisory_xact_lock"), last]
+
+    def release(self, claim: Claim) -> list[Statement]:
+        return [("COMMIT", ())]
+
+    def released(self, results: Sequence[Result]) -> bool:
+        return True
 
 
 class ForUpdateSpeech(PostgresSpeech):

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from holdfast.backends.postgres.dialect import Postgres
 from holdfast.backends.postgres.ear import LoopHearing, ThreadHearing
 from holdfast.backends.postgres.session import PostgresSession
-from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech
+from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech, TransactionSpeech
 from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Gone, Session
@@ -45,7 +45,16 @@ LIBPQ = (
 
 class PostgresBackend:
     adopts = True
-    options = (*OPTIONS, *LIBPQ)
+    options = (
+        *OPTIONS,
+        Option(
+            "scope",
+            "session",
+            "strategy=advisory: what holds a lock, the session or a transaction in it",
+            ("session", "transaction"),
+        ),
+        *LIBPQ,
+    )
 
     @classmethod
     def from_url(cls, url: Url) -> Backend:
@@ -71,7 +80,8 @@ class _Driver:
         }
 
     def advisory(self, values: dict[str, Any]) -> Speech:
-        return AdvisorySpeech(values["table"], values["pooler"] == "session")
+        kind = AdvisorySpeech if values["scope"] == "session" else TransactionSpeech
+        return kind(values["table"], values["pooler"] == "session")
 
     def for_update(self, values: dict[str, Any]) -> Speech:
         return ForUpdateSpeech(values["table"], values["pooler"] == "session")

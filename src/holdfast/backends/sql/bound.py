@@ -101,6 +101,8 @@ class Bound(Ground):
         except Refused as error:
             if record.session is not None:
                 record.session.close()  # whatever state it is in
+            if error.code in self._speech.cancelled:
+                return Unknown(f"the request was interrupted: {error}")
             self._drop(record)
             raise Misconfigured(
                 f"{self._driver.where} refuses what this strategy needs: {error}"
@@ -147,6 +149,9 @@ class Bound(Ground):
         assert session is not None
         while True:
             first = speech.arrange(session, claim.ttl)
+            if first and speech.undo:  # it must not be part of the lock's transaction
+                await session.batch(first, deadline)
+                first = []
             sent = self._port.now()
             try:
                 results = await session.batch([*first, *speech.attempt(claim)], deadline)
@@ -158,7 +163,6 @@ class Bound(Ground):
                     record, verdict, sent, valid_until(sent, claim.ttl), deadline
                 )
             if speech.undo:
-                session.settings.clear()
                 await session.batch(speech.undo, deadline)
             if verdict is Verdict.BUSY:
                 self._remember(claim.name)
@@ -195,7 +199,14 @@ class Bound(Ground):
     async def _bumped(self, claim: Claim, text: str, values: Any, deadline: float) -> int:
         spare = await self._spare.take(deadline)
         try:
-            return self._speech.bumped(await spare.run(text, values, deadline))
+            try:
+                result = await spare.run(text, values, deadline)
+            except Refused as error:
+                if error.code not in self._speech.absent:
+                    raise
+                await self.create(spare, deadline)
+                result = await spare.run(text, values, deadline)
+            return self._speech.bumped(result)
         finally:
             self._spare.give(spare)
 
@@ -232,8 +243,8 @@ class Bound(Ground):
                     return busy
                 record.results.append(result)
                 moment = max(moment, self._port.now() + GRACE)  # the rest is right behind it
-        except (Blocked, Conflict) as error:
-            return await self._again(record, error, busy)
+        except (Blocked, Conflict):
+            return await self._again(record, busy)
         verdict = speech.taken(record.results)
         if isinstance(verdict, Taken):
             arrived = self._port.now()
@@ -241,19 +252,15 @@ class Bound(Ground):
             return await self._won(record, verdict, record.asked, until, arrived + 4 * GRACE)
         if verdict is Verdict.MISSING:
             deadline = self._port.now() + GRACE
-            session.settings.clear()
             await session.batch([*speech.undo, *speech.missing(record.claim)], deadline)
             return busy
-        return await self._again(record, None, busy)
+        return await self._again(record, busy)
 
-    async def _again(self, record: Record, error: Refused | None, busy: Busy) -> Busy:
+    async def _again(self, record: Record, busy: Busy) -> Busy:
         """The server gave up the wait: it will be asked for anew."""
-        session = record.session
-        assert session is not None
-        if error is not None or self._speech.undo:
-            session.settings.clear()
+        assert record.session is not None
         if self._speech.undo:
-            await session.batch(self._speech.undo, self._port.now() + GRACE)
+            await record.session.batch(self._speech.undo, self._port.now() + GRACE)
         return busy
 
     def _dated(self, record: Record, taken: Taken) -> float:

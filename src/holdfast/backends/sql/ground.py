@@ -29,8 +29,8 @@ class Record:
     """One claim, from before it is asked for until nothing of it is left."""
 
     __slots__ = (
-        "asked", "attended", "claim", "fence", "gate", "held", "pinged", "results", "session",
-        "term", "until", "withdrawn",
+        "asked", "attended", "claim", "fence", "gate", "held", "leaving", "pinged", "results",
+        "session", "term", "until", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, port: Port) -> None:
@@ -46,6 +46,7 @@ class Record:
         self.asked = 0.0  # when the wait that is under way was asked for
         self.results: list[Result] = []  # what it has brought
         self.pinged = 0.0  # when the renewal that is under way was asked for, if one is
+        self.leaving = 0.0  # the same of the release
 
 
 class Ground:
@@ -70,13 +71,7 @@ class Ground:
         async def greeted(deadline: float) -> Session:
             session = await connect(deadline)
             try:
-                try:
-                    await self._speech.greeting(session, deadline)
-                except Refused as error:
-                    if error.code not in self._speech.absent:
-                        raise
-                    await self.create(session, deadline)
-                    await self._speech.greeting(session, deadline)
+                await self._speech.greeting(session, deadline)
             except BaseException:
                 session.close()
                 raise
@@ -121,7 +116,7 @@ class Ground:
     def _let_go(self, record: Record) -> None:
         """The session is not this claim's any more: it is in order, or closed."""
         session, record.session = record.session, None
-        record.pinged = 0.0
+        record.pinged = record.leaving = 0.0
         if session is not None:
             if session.awaited:
                 session.close()

@@ -29,6 +29,9 @@ log = logging.getLogger("holdfast")
 
 NOT_OURS = "its connection has ended, or it was released"
 
+PATIENCE = 2.0
+"""Seconds for which the answer to a release is waited for, before the connection is ended."""
+
 TICK = 1.0
 """Seconds between two looks at the connections of held locks: the keep-alive interval, as far as
 the network tells of a death."""
@@ -91,6 +94,8 @@ class Holding(Bound):
                     return Released()
             except Trouble:
                 pass
+            if session.awaited and self._port.now() < record.leaving + PATIENCE:
+                return Unknown("the server has not answered yet")
             return await self._killed(record, session, deadline)
         finally:
             record.gate.leave()
@@ -120,29 +125,40 @@ class Holding(Bound):
     async def _freed(self, record: Record, session: Session, deadline: float) -> bool | None:
         """Unlock by the session's own word: whether it was locked. None: it cannot say."""
         speech = self._speech
-        if session.awaited and not record.pinged:
+        if session.awaited and not record.pinged and not record.leaving:
             # In line. Cancelled, or granted in the same moment; then the cancellation may still
             # be on its way and would strike whatever is next, so the session is not used again.
             if not await self._cancelled(session, deadline):
                 return None
             try:
                 while session.awaited:
-                    if await session.next(deadline) is None:
+                    result = await session.next(deadline)
+                    if result is None:
                         return None
+                    record.results.append(result)
             except Refused as error:
                 if error.code not in speech.cancelled:
                     return None
-                session.settings.clear()
                 if speech.undo:
                     await session.batch(speech.undo, deadline)
                 return False
-            return None
-        while session.awaited:  # a renewal
-            if await session.next(deadline) is None:
+            return False if speech.interrupted(record.results) else None
+        if not record.leaving:
+            while session.awaited:  # a renewal
+                if await session.next(deadline) is None:
+                    return None
+            if not session.usable:
                 return None
-        if not session.usable:
-            return None
-        return speech.released(await session.batch(speech.release(record.claim), deadline))
+            record.leaving = self._port.now()
+            record.results = []
+            await session.begin(speech.release(record.claim), deadline)
+        while session.awaited:
+            result = await session.next(deadline)
+            if result is None:
+                return None
+            record.results.append(result)
+        record.leaving = 0.0
+        return speech.released(record.results)
 
     async def release(
         self, grant: Grant, tombstone: bool, deadline: float
@@ -220,7 +236,9 @@ class Holding(Bound):
                     answers.append(Lost(NOT_OURS))
                     continue
                 answers.append(Unknown("the server has not answered yet"))
-                if record.gate.try_enter() or await record.gate.enter(deadline):
+                # One of many must not keep the others waiting.
+                alone = len(grants) == 1
+                if record.gate.try_enter() or (alone and await record.gate.enter(deadline)):
                     entered.append((len(answers) - 1, record))
                     if trouble := await self._ping(record, deadline):
                         answers[-1] = trouble

@@ -23,7 +23,7 @@ from holdfast.errors import Misconfigured, Unavailable
 __all__ = ["Pool"]
 
 IDLE = 1.0
-"""After so many seconds a connection is looked at before it is used: it may be dead."""
+"""Seconds after which who waits for a connection looks by itself."""
 
 MOST_IDLE = 32
 """So many connections are kept for later."""
@@ -134,7 +134,7 @@ class Pool:
                 session = self._idle.pop()
             except IndexError:
                 return None
-            fresh = moment - session.used < IDLE and session.used > self._doubt
+            fresh = moment - session.used < session.lasts and session.used > self._doubt
             if session.usable and (fresh or not session.looks_dead()):
                 return session
             session.close()

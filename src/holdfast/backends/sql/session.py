@@ -90,6 +90,8 @@ class Session(ABC):
     """What the server calls this connection: the argument of KILL or pg_terminate_backend."""
     mark = ""
     """What tells it from another one that may have the same number later."""
+    clustered = False
+    """Whether the server is a node of a Galera cluster."""
     database = ""
     """The current one, as MySQL calls it."""
     version = 0
@@ -102,6 +104,7 @@ class Session(ABC):
         self.awaited = 0  # results of the exchange that is under way
         self.used = now()
         self.place: object = None  # the pool's
+        self.lasts = 1.0  # seconds for which an idle one is believed to be alive without a look
         self.settings: dict[str, Any] = {}  # what strategies have set, so as not to set it again
 
     async def run(self, text: str, parameters: Sequence[Value], deadline: float) -> Result:

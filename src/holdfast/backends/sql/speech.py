@@ -84,6 +84,10 @@ class Speech(Protocol):
     @property
     def cancelled(self) -> frozenset[str]: ...
 
+    def interrupted(self, results: Sequence[Result]) -> bool:
+        """Whether a `join` says by its results, and not by an error, that it was cancelled."""
+        ...
+
     def kill(self, session: Named) -> Statement:
         """Ends another session, if it is still the same one; no rows once it is gone."""
         ...
