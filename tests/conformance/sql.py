@@ -229,3 +229,11 @@ class PostgresOptimistic(_Polled, PostgresStrategy):
 
 class MySQLOptimistic(_Polled, MySQLStrategy):
     name = "mysql-optimistic"
+
+
+class MySQLNamedLock(MySQLStrategy):
+    name = "mysql-named-lock"
+    options = "wake=named-lock&window=1&heartbeat=0.3"
+
+    def requests(self) -> int:
+        raise NotApplicable("each waiter waits on a connection of its own, and asks once a second")
