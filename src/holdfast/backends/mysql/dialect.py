@@ -35,6 +35,8 @@ class MySQL:
         "SET SESSION innodb_lock_wait_timeout = 5"
         " /*M!100300 , idle_transaction_timeout = 2 */ /*!80000 , wait_timeout = 10 */",
     )
+    begin = "BEGIN"
+    setup_pooled: Sequence[str] = ()
     no_table = frozenset({"1146"})
     denied = frozenset({"1044", "1142", "1143", "1227"})
 

@@ -35,6 +35,11 @@ class Postgres:
         "SELECT set_config('default_transaction_isolation', 'read committed', false),"
         f" set_config('idle_in_transaction_session_timeout', '{IDLE}', false)",
     )
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    setup_pooled: Sequence[str] = (
+        "SELECT set_config('lock_timeout', '5000', true),"
+        f" set_config('idle_in_transaction_session_timeout', '{IDLE}', true)",
+    )
     no_table = frozenset({"42P01"})
     denied = frozenset({"42501", "3F000"})
 

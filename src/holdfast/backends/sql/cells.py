@@ -75,9 +75,9 @@ class Cells:
         key, dialect = name.encode(), self._desk.dialect
 
         async def work(session: Session) -> Cell | CellConflict | Unknown:
-            _, found = await session.batch(
-                (("BEGIN", ()), (f"{self._look} FOR UPDATE", (key,))), deadline
-            )
+            reading = (f"{self._look} FOR UPDATE", (key,))
+            opening = self._desk.opening(session)
+            found = (await session.batch((*opening, reading), deadline))[-1]
             if not found.rows:
                 # Empty, so that there is a row to lock: it counts as no cell.
                 await session.run(

@@ -148,6 +148,11 @@ class Desk:
                     session.close()
                 self._ordinary.give(session)
 
+    def opening(self, session: Session) -> list[Statement]:
+        """What begins a transaction."""
+        said = self.dialect.setup_pooled if session.pooled else ()
+        return [(self.dialect.begin, ()), *((text, ()) for text in said)]
+
     async def _work(
         self, session: Session, work: Callable[[Session], Awaitable[T]], deadline: float
     ) -> T:

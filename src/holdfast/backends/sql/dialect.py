@@ -77,6 +77,11 @@ class Dialect(Protocol):
     setup: Sequence[str]
     """Said at the beginning of a session of a table strategy."""
 
+    begin: str
+    """Begins a transaction, READ COMMITTED."""
+    setup_pooled: Sequence[str]
+    """Said inside each transaction where a session is not ours for longer."""
+
     def patience(self, seconds: int) -> Statement:
         """How long a statement may wait for a row."""
         ...

@@ -16,7 +16,7 @@ Partners: `table.py`, the rest of it; `words.py`, `rules.py`, `step.py`; `room.p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import shown
@@ -39,8 +39,10 @@ from holdfast.types import (
     Capabilities,
     Claim,
     Grant,
+    Lost,
     Mode,
     Released,
+    Renewed,
     Unknown,
 )
 
@@ -95,13 +97,13 @@ class RowBackend(TableBackend):
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
             info = self._info(claim.info)
             sent = self._port.now()
+            self._sweeper.perhaps(sent)
             # The uncontended path: one statement.
             taken = await self._desk.ask(words.take, (owner, ttl, ttl, info, name), deadline)
             if isinstance(taken, Unknown):
                 return taken
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
-            self._sweeper.perhaps(sent)
             new: Statement = (words.take_new, (name, owner, ttl, ttl, info))
             found = await self._desk.ask_all((new, (words.peek, (name,))), deadline)
             if isinstance(found, Unknown):
@@ -181,10 +183,12 @@ class RowBackend(TableBackend):
                     await ticket.event.wait(deadline)
                 else:
                     await self._hearken(self._bells, ticket, deadline)
-                ticket.event.clear()
                 now = port.now()
                 if now >= deadline or room.closed:
                     break
+                if not ticket.event.is_set() and not ticket.called:
+                    continue
+                ticket.event.clear()
                 limit = min(deadline, now + ONE_LOOK)
                 try:
                     found = await self._find_out(claim, ticket, limit)
@@ -259,6 +263,16 @@ class RowBackend(TableBackend):
         ticket.look_at = self._look_at(line)
         ticket.beat_at = sent + min(self._heartbeat, claim.ttl / 3)
         return line.mine is not None
+
+    async def renew(
+        self, grants: Sequence[Grant], deadline: float
+    ) -> Sequence[Renewed | Lost | Unknown]:
+        answers = await super().renew(grants, deadline)
+        if self._bells is not None:
+            for grant, answer in zip(grants, answers, strict=True):
+                if isinstance(answer, Lost):
+                    await self._bells.ring(grant.claim.owner)
+        return answers
 
     async def _confirmed(self, claim: Claim, deadline: float) -> Grant | None:
         """It was called: one statement makes it the whole lease."""

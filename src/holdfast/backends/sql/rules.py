@@ -82,21 +82,30 @@ class Line:
             )
         elif owner:
             self.changed = True
+        waiters: dict[int, Entry] = {}
         for entry in (Entry(*row) for row in claims):
             if entry.kind == WAITER:
+                entry = waiters.setdefault(entry.place, entry)
                 if entry.owner == me:
                     self.mine = entry
-                if all(entry.place != other.place for other in self.waiters):
-                    self.waiters.append(entry)
             elif entry.expires <= self.now:
                 self.dead.append(entry)
             elif entry.kind == HOLDER:
                 self.holders[entry.owner] = entry
             else:
                 self.graves[entry.owner] = entry
-        if self.mine is not None and len(self.waiters) > HEADS:
-            self.waiters.remove(self.mine)  # it is further behind
+        # Mine may be further behind.
+        self.waiters.extend(waiters[place] for place in sorted(waiters)[:HEADS])
         self.complete = len(self.waiters) < HEADS  # nobody is behind those in `waiters`
+
+    def read_on(self, waiters: Iterable[Entry]) -> None:
+        """Those further behind, in order; without who has just left."""
+        left = {entry.place for entry in self.left}
+        for entry in waiters:
+            if self.mine is not None and entry.place == self.mine.place:
+                entry = self.mine
+            if entry.place not in left:
+                self.waiters.append(entry)
 
     # -- looking ----------------------------------------------------------------------------------
 

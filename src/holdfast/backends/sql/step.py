@@ -18,14 +18,13 @@ from typing import TypeVar
 from holdfast.backends.sql.desk import Desk, Moved
 from holdfast.backends.sql.rules import Entry, Line
 from holdfast.backends.sql.session import Gone, Session, Statement
-from holdfast.backends.sql.words import HOLDER, Words
+from holdfast.backends.sql.words import BEHIND, HOLDER, Words
 from holdfast.types import Unknown
 
 __all__ = ["Steps"]
 
 T = TypeVar("T")
 
-BEGIN: Statement = ("BEGIN", ())
 COMMIT: Statement = ("COMMIT", ())
 ROLLBACK: Statement = ("ROLLBACK", ())
 
@@ -71,9 +70,9 @@ class Steps:
         deadline: float,
     ) -> T | Unknown | _NoLine:
         words = self._words
-        _, found, claims = await session.batch(
-            (BEGIN, (words.lock, (name,)), (words.line, (name, name, me))), deadline
-        )
+        reading = ((words.lock, (name,)), (words.line, (name, name, me)))
+        begun = await session.batch((*self._desk.opening(session), *reading), deadline)
+        found, claims = begun[-2:]
         if not found.rows:
             await session.run(*ROLLBACK, deadline)
             return _NoLine()
@@ -82,12 +81,9 @@ class Steps:
         last = max((waiter.place for waiter in line.waiters), default=0)
         while not line.advance(self._window):
             more = (await session.run(words.behind, (name, last), deadline)).rows
-            line.complete = len(more) < 16
-            line.waiters.extend(Entry(*row) for row in more)
-            last = max((waiter.place for waiter in line.waiters), default=last)
-            for waiter in line.waiters:
-                if waiter.owner == me:
-                    line.mine = waiter
+            line.complete = len(more) < BEHIND
+            line.read_on(Entry(*row) for row in more)
+            last = more[-1][1] if more else last
         answer = after(line)
         line.finish()
         if line.dead:

@@ -21,6 +21,9 @@ WAITER, HOLDER, GRAVE = 0, 1, 2
 HEADS = 2
 """So many of a line are read at once: who is first, and whether anybody is behind."""
 
+BEHIND = 16
+"""And so many each time when those were not enough."""
+
 COLUMNS = (
     "kind, place, owner, mode, permits, most, ttl, patience, since, expires, look_at, fence,"
     " client, info"
@@ -86,7 +89,7 @@ class Words:
         )
         self.behind = (
             f"SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {WAITER} AND place > %s"
-            " ORDER BY place LIMIT 16"
+            f" ORDER BY place LIMIT {BEHIND}"
         )
         self.before = (
             f"SELECT owner FROM {claims} WHERE name = %s AND kind = {WAITER} AND place < %s"
