@@ -21,7 +21,7 @@ from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
-from holdfast.types import Busy, Grant, Released
+from holdfast.types import AlreadyLost, Busy, Grant, Released
 from tests.conformance.sql import USER, MySQLStrategy, PostgresStrategy, SqlStrategy
 
 pytestmark = pytest.mark.servers
@@ -272,6 +272,21 @@ class RowFaults(Theme):
         assert isinstance(await writer.attempt(writer.claim("x"), queue=False), Busy)
         assert renewed
         assert isinstance(await reader.release(grant), Released)
+
+    @pytest.mark.req("law 3", "waiter withdrawn", "several dead waiters in a row")
+    async def test_who_leaves_behind_the_dead_is_not_let_in(self, api: Api) -> None:
+        """Its own withdrawal finds the lock free and the line's head dead, and reads on."""
+        raw = api.raw()
+        grant = await raw.grant(raw.claim("x"))
+        for _ in range(3):
+            await raw.queue(raw.claim("x", ttl=api.short))
+        leaver, stays = raw.claim("x"), raw.claim("x")
+        await raw.queue(leaver)
+        await api.pass_time(1.2 * api.short)
+        sql(api).expire_now("x")
+        assert isinstance(await raw.withdraw(leaver, tombstone=False), Released)
+        assert isinstance(await raw.attempt(stays, queue=False), Grant)
+        assert isinstance(await raw.release(grant), AlreadyLost)
 
     # -- time -------------------------------------------------------------------------------------
 
