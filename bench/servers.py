@@ -1,8 +1,9 @@
 """The servers of a run: started when the first target names one, placed on a core, ended with it.
 
 Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server,
-`{zookeeper}` that of its ZooKeeper: nobody else's data is touched, and it can be pinned, without
-which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are installed,
+`{zookeeper}`, `{postgres}` and `{mariadb}` are those of its others: nobody else's data is touched,
+and they can be pinned, without which figures over a network are a mixture
+(docs/how-to/benchmark.md). How servers are installed,
 started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks such a server
 what it had to do.
 """

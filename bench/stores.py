@@ -53,6 +53,26 @@ ZOOKEEPER = Store(
     served=True,
 )
 
+_POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
+_MARIADB = "mysql://root@{mariadb}/holdfast"
+_WITHOUT = ("crash", "crowd", "abreast")
+"""Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
+
+POSTGRES = Store(
+    "postgres",
+    ("postgresql", "postgres"),
+    (_POSTGRES,),
+    without=_WITHOUT,
+    served=True,
+)
+MARIADB = Store(
+    "mariadb",
+    ("mysql", "mariadb"),
+    (_MARIADB, f"{_MARIADB}?wake=named-lock"),
+    without=_WITHOUT,
+    served=True,
+)
+
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
 _BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast")
 POSTGRES_ADVISORY = Store(
@@ -72,9 +92,8 @@ MYSQL_ADVISORY = Store(
     served=True,
 )
 
-STORES: dict[str, Store] = {
-    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES_ADVISORY, MYSQL_ADVISORY)
-}
+_ALL = (EMBEDDED, REDIS, ZOOKEEPER, POSTGRES, MARIADB, POSTGRES_ADVISORY, MYSQL_ADVISORY)
+STORES: dict[str, Store] = {store.name: store for store in _ALL}
 
 
 def kind_of(url: str) -> str:

@@ -105,6 +105,16 @@ FLOORS: dict[str, Peer] = {
     "FIFO of bare locks": Peer("in_process", (THREADS,), "fifo"),
     "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
     "create and delete": Peer("raw_zookeeper", (THREADS,), "{zookeeper}", _KAZOO, "zookeeper"),
+    "two UPDATEs": Peer(
+        "raw_sql",
+        (THREADS,),
+        "postgresql://postgres@{postgres}/postgres",
+        ("psycopg[binary]==3.3.8",),
+        "postgres",
+    ),
+    "two UPDATEs on MariaDB": Peer(
+        "raw_sql", (THREADS,), "mysql://root@{mariadb}/holdfast", ("PyMySQL==1.2.4",), "mariadb"
+    ),
     "bare advisory locks": Peer("raw_advisory", _REMOTE, _POSTGRES, store="postgresql-advisory"),
     "bare GET_LOCK": Peer("raw_advisory", _REMOTE, _MYSQL, store="mysql-advisory"),
     "bare recipe": Peer("bare_recipe", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),

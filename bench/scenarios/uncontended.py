@@ -24,6 +24,10 @@ FLOOR_OF = {  # by scheme
     "redis": "SET and EVALSHA",
     "zk": "create and delete",
     "zookeeper": "create and delete",
+    "postgresql": "two UPDATEs",
+    "postgres": "two UPDATEs",
+    "mysql": "two UPDATEs on MariaDB",
+    "mariadb": "two UPDATEs on MariaDB",
     "postgresql advisory": "bare advisory locks",
     "postgresql-advisory": "bare advisory locks",
     "mysql advisory": "bare GET_LOCK",
@@ -72,6 +76,8 @@ def goals(target: Entrant, placement: str) -> Iterator[Goal]:
         if placement == SAME:
             yield Goal(target.label, "p50", at_most=1 / 2.2, against="redis-py")
         yield Goal(f"{target.label} async with", "p50", at_most=1 / 2, against="redis.asyncio")
+    if target.scheme in ("postgresql", "mysql"):
+        yield Goal(target.label, "p50", at_most=1.5, against=FLOOR_OF[target.scheme])
     if target.scheme in ("postgresql advisory", "mysql advisory"):
         yield Goal(target.label, "p50", at_most=2.0, against=FLOOR_OF[target.scheme])
         name = "MySQL" if target.scheme.startswith("mysql") else "PostgreSQL"

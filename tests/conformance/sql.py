@@ -44,7 +44,7 @@ class SqlStrategy(Strategy):
     dialect: ClassVar[Dialect]
     grants: ClassVar[str]
     bound_ddl: ClassVar[list[str]]  # of the connection-bound strategies
-    tables = ("holdfast", "holdfast_claims", "holdfast_cells")
+    tables: tuple[str, ...] = ("holdfast", "holdfast_claims", "holdfast_cells")
     _paused = False
 
     def __init__(self, server: MariaDBServer | PostgresServer) -> None:
@@ -229,3 +229,11 @@ class PostgresOptimistic(_Polled, PostgresStrategy):
 
 class MySQLOptimistic(_Polled, MySQLStrategy):
     name = "mysql-optimistic"
+
+
+class MySQLNamedLock(MySQLStrategy):
+    name = "mysql-named-lock"
+    options = "wake=named-lock&window=1&heartbeat=0.3"
+
+    def requests(self) -> int:
+        raise NotApplicable("each waiter waits on a connection of its own, and asks once a second")

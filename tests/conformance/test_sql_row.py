@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite, Strategy
-from tests.conformance.sql import MySQLStrategy, PostgresStrategy
+from holdfast.testing.conformance.exclusion import Exclusion
+from holdfast.testing.conformance.ghosts import Ghosts
+from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.protocol import Protocol
+from holdfast.testing.conformance.suite import Suite
+from holdfast.testing.conformance.waiting import Waiting
+from tests.conformance.sql import MySQLNamedLock, MySQLStrategy, PostgresStrategy
 
 pytestmark = pytest.mark.servers
 
@@ -20,6 +26,16 @@ class TestPostgresRow(ConformanceSuite):
 
 class TestMySQLRow(ConformanceSuite):
     strategy = MySQLStrategy
+
+    @classmethod
+    def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
+        return cls.strategy(request.getfixturevalue("own_mariadb"))
+
+
+class TestMySQLNamedLock(Suite, Exclusion, Waiting, Modes, Protocol, Ghosts):
+    """What depends on how a waiter is woken; the rest is the same code as above."""
+
+    strategy = MySQLNamedLock
 
     @classmethod
     def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:

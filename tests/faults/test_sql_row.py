@@ -268,7 +268,7 @@ class RowFaults(Theme):
                 strategy.say(f"UPDATE holdfast_claims SET expires = {now} + 30000000")
             await original(*args)  # type: ignore[arg-type]
 
-        backend._steps._drop = drop  # type: ignore[method-assign]
+        backend._steps._drop = drop  # type: ignore[method-assign, assignment]
         assert isinstance(await writer.attempt(writer.claim("x"), queue=False), Busy)
         assert renewed
         assert isinstance(await reader.release(grant), Released)

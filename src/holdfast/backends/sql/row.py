@@ -159,13 +159,13 @@ class RowBackend(TableBackend):
         now = self._port.now()
         moment = line.mine.look_at if line.mine is not None else FAR
         local = math.inf if moment == FAR else now + (moment - line.now) / 1e6
-        return local if self._driver.dialect.notify else min(local, now + self._window)
+        return local if self._driver.dialect.notify else min(local, now + self._patience)
 
     def _entry(self, claim: Claim, now: int) -> Entry:
         ttl = microseconds(claim.ttl)
         return Entry(
             WAITER, 0, claim.owner.encode(), MODES.index(claim.mode), claim.permits, claim.limit,
-            ttl, min(ttl, microseconds(self._window)), now, now, 0, None,
+            ttl, min(ttl, microseconds(self._patience)), now, now, 0, None,
             self._client.encode(), self._info(claim.info),
         )  # fmt: skip
 

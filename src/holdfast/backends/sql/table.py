@@ -39,6 +39,12 @@ FAILOVER = (
     "until the old lease ends. Tokens still increase if its clock is later than at any grant before"
 )
 
+BEATS = 3
+"""After so many heartbeats that did not come, a waiter is dead."""
+
+LONGEST = 60.0
+"""Seconds of a heartbeat, and of a window."""
+
 FAREWELL = 1.0
 """Seconds that closing waits for what runs beside."""
 
@@ -52,11 +58,13 @@ class TableBackend(Overview, Cells):
         self._window: float = values["window"]
         self._heartbeat: float = values["heartbeat"]
         self._poll: float = values["poll"]
-        if not 0 < self._heartbeat <= self._window:
+        self._patience = BEATS * self._heartbeat
+        if not 0 < self._heartbeat <= LONGEST:
             raise Misconfigured(
-                f"heartbeat={self._heartbeat:g}: more than 0, and at most the window of "
-                f"{self._window:g} s"
+                f"heartbeat={self._heartbeat:g}: more than 0, and at most {LONGEST:g} s"
             )
+        if not 0 < self._window <= LONGEST:
+            raise Misconfigured(f"window={self._window:g}: more than 0, and at most {LONGEST:g} s")
         if not 0 < self._poll <= self._window / 2:
             raise Misconfigured(
                 f"poll={self._poll:g}: more than 0, and at most half of the window of "
