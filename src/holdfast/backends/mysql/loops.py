@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import select
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import pymysql
 from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.text import check_flags, rendered, translated
-from holdfast.backends.sql.session import Gone, Refused, Result, Session, Statement
+from holdfast.backends.sql.session import Gone, Refused, Result, Session, Statement, readable
 from holdfast.ports.clock import now
 
 __all__ = ["LoopSession"]
@@ -96,9 +95,8 @@ class LoopSession(Session):
         reader = self._connection._reader
         if reader is None or reader.at_eof() or reader.exception() is not None:
             return True
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        fd = self.fileno()
+        return fd < 0 or readable(fd)
 
     def _close(self) -> None:
         reading, self._reading = self._reading, None

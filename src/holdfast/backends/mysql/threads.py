@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.text import check_flags, rendered, translated
-from holdfast.backends.sql.session import Result, Session, Statement, milliseconds
+from holdfast.backends.sql.session import Result, Session, Statement, milliseconds, readable
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadSession"]
@@ -136,7 +136,8 @@ class ThreadSession(Session):
         return -1 if sock is None else int(sock.fileno())
 
     def looks_dead(self) -> bool:
-        return self.fileno() < 0 or bool(self._poll.poll(0))
+        fd = self.fileno()
+        return fd < 0 or readable(fd)
 
     def _close(self) -> None:
         self._connection._force_close()

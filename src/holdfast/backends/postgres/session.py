@@ -34,6 +34,7 @@ from holdfast.backends.sql.session import (
     Trouble,
     Value,
     milliseconds,
+    readable,
 )
 from holdfast.ports.clock import now
 
@@ -252,7 +253,7 @@ class PostgresSession(Session):
         return self._fd
 
     def looks_dead(self) -> bool:
-        return bool(self._poll.poll(0))
+        return self._fd < 0 or readable(self._fd)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1

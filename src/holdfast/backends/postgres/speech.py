@@ -30,6 +30,8 @@ quoted = Postgres().quote
 
 MICROSECONDS = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 CLOCK: Statement = (f"SELECT {MICROSECONDS}", ())
+LEAST = 2000
+"""Milliseconds: a session between two requests over a slow line is not idle yet."""
 IDLE_SESSION = 140000  # the version that can end idle sessions
 
 BOTH = frozenset({Mode.EXCLUSIVE, Mode.SHARED})
@@ -56,7 +58,7 @@ class PostgresSpeech:
         self._pooler = pooler
 
     def arrange(self, session: Session, ttl: float) -> list[Statement]:
-        limits = math.ceil(ttl * 1000) + 1, math.ceil(SLICE * 1000)
+        limits = max(math.ceil(ttl * 1000) + 1, LEAST), math.ceil(SLICE * 1000)
         if session.settings.get("limits") == limits:
             return []
         values = tuple(map(str, limits))

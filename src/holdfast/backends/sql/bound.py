@@ -18,10 +18,11 @@ Partners: `holding.py`, the other half; `speech.py`, what is said to which datab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.sql.ground import Ground, Record
-from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Trouble
+from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Statement, Trouble
 from holdfast.backends.sql.speech import Taken, Verdict
 from holdfast.core.lease import DRIFT, valid_until
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
@@ -123,10 +124,13 @@ class Bound(Ground):
                 answer = await self._try_first(record, deadline)
             if not isinstance(answer, Busy):
                 return answer
-        if not queue:
-            self._drop(record)
-            return Busy()
-        return await self._join(record, deadline)
+            if not queue:
+                if speech.undo and record.session is not None:
+                    await record.session.batch(speech.undo, deadline)
+                self._drop(record)
+                return answer
+            return await self._join(record, speech.undo, deadline)
+        return await self._join(record, (), deadline)
 
     async def _try_first(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
         """The tables are missing. What was refused may have locked before it was: so that session
@@ -147,12 +151,13 @@ class Bound(Ground):
         """The uncontended path: one trip."""
         claim, session, speech = record.claim, record.session, self._speech
         assert session is not None
+        sent = self._port.now()
         while True:
             first = speech.arrange(session, claim.ttl)
             if first and speech.undo:  # it must not be part of the lock's transaction
                 await session.batch(first, deadline)
                 first = []
-            sent = self._port.now()
+                sent = self._port.now()
             try:
                 results = await session.batch([*first, *speech.attempt(claim)], deadline)
             except (Blocked, Conflict):
@@ -162,12 +167,10 @@ class Bound(Ground):
                 return await self._won(
                     record, verdict, sent, valid_until(sent, claim.ttl), deadline
                 )
-            if speech.undo:
-                await session.batch(speech.undo, deadline)
             if verdict is Verdict.BUSY:
                 self._remember(claim.name)
                 return Busy()
-            await session.batch(speech.missing(claim), deadline)
+            await session.batch([*speech.undo, *speech.missing(claim)], deadline)
 
     async def _won(
         self, record: Record, taken: Taken, sent: float, until: float, deadline: float
@@ -177,7 +180,7 @@ class Bound(Ground):
         assert session is not None
         fence = taken.fence
         bump = self._speech.bump(claim)
-        if bump is not None:
+        if bump is not None and self._port.now() < until:  # else it is over, and nobody's
             # H: whoever holds now must not be outranked by one who held before. So the token comes
             # after the lock, and counts only if the lock's session is alive after the token.
             try:
@@ -212,20 +215,25 @@ class Bound(Ground):
 
     # -- the line ---------------------------------------------------------------------------------
 
-    async def _join(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
+    async def _join(
+        self, record: Record, undo: Sequence[Statement], deadline: float
+    ) -> Grant | Busy | Unknown:
+        """`undo`: what the attempt before has left to be said."""
         claim, session, speech = record.claim, record.session, self._speech
         assert session is not None
         if first := speech.arrange(session, claim.ttl):
-            await session.batch(first, deadline)
+            await session.batch([*undo, *first], deadline)
+            undo = ()
         record.asked = self._port.now()
         record.results = []
-        await session.begin(speech.join(claim), deadline, early=True)
-        while len(record.results) < speech.early:
+        await session.begin([*undo, *speech.join(claim)], deadline, early=True)
+        for number in range(len(undo) + speech.early):
             result = await session.next(deadline)
             if result is None:
                 session.close()
                 return Unknown("the server did not answer in time")
-            record.results.append(result)
+            if number >= len(undo):
+                record.results.append(result)
         return await self._look(record, self._port.now() + LINGER, Busy())
 
     async def _look(self, record: Record, moment: float, busy: Busy) -> Grant | Busy | Unknown:

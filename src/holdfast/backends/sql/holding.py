@@ -324,6 +324,8 @@ class Holding(Bound):
     async def _round(self) -> None:
         now = self._port.now()
         for record in list(self._records.values()):
+            if self._closing:
+                return
             if record.attended:
                 continue
             session = record.session

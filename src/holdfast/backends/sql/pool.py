@@ -44,6 +44,7 @@ class Pool:
         self._where = where
         self._idle: list[Session] = []  # the one used last is used first: the others grow old
         self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
+        self._used: weakref.WeakSet[Session] = weakref.WeakSet()
         self._line: deque[Event] = deque()
         self._closed = False
         self._doubt = 0.0  # when a connection broke: the others of that time may have, too
@@ -58,6 +59,7 @@ class Pool:
         try:
             session = self._spare() or await self._fresh(deadline)
             session.place = place
+            self._used.add(session)
             return session
         except BaseException:
             self._leave(place)
@@ -68,6 +70,7 @@ class Pool:
         place, session.place = session.place, None
         if place is None:
             return
+        self._used.discard(session)
         if session.usable and not self._closed and len(self._idle) < MOST_IDLE:
             self._idle.append(session)
         else:
@@ -76,10 +79,15 @@ class Pool:
         self._leave(place)
 
     def close(self) -> None:
-        """Those in use are closed when they come back."""
+        """Those in use are cut, and closed by whoever has them; on an event loop, by us: nobody may
+        be left to do it."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+        for session in list(self._used):
+            session.cut()
+            if self._port.asynchronous:
+                session.close()
 
     # -- how many ---------------------------------------------------------------------------------
 

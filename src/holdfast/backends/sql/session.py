@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import select
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from holdfast.ports.clock import now
 
 __all__ = [
     "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
-    "Trouble", "Value", "milliseconds",
+    "Trouble", "Value", "milliseconds", "readable",
 ]  # fmt: skip
 
 Value: TypeAlias = int | float | str | bytes | None
@@ -102,6 +103,8 @@ class Session(ABC):
     def __init__(self) -> None:
         self.usable = True
         self.awaited = 0  # results of the exchange that is under way
+        self._over = False
+        self._file = -1, 0
         self.used = now()
         self.place: object = None  # the pool's
         self.lasts = 1.0  # seconds for which an idle one is believed to be alive without a look
@@ -201,9 +204,11 @@ class Session(ABC):
         """Never waits. May be called in the middle of an exchange, and more than once."""
         self.usable = False
         self.awaited = 0
-        fd = self.fileno()
-        if fd >= 0:
-            _inherited.discard(fd)
+        if not self._over:
+            self._over = True
+            fd, inode = self._file
+            if _inherited.get(fd) == inode:
+                del _inherited[fd]
             self._close()
 
     def cut(self) -> None:
@@ -220,7 +225,16 @@ class Session(ABC):
 
     def _opened(self) -> None:
         """To be called once there is a connection."""
-        _inherited.add(self.fileno())
+        fd = self.fileno()
+        self._file = fd, os.fstat(fd).st_ino
+        _inherited[fd] = self._file[1]
+
+
+def readable(fd: int) -> bool:
+    """Whether something has arrived, or the other side has gone. From any thread."""
+    poll = select.poll()  # one of its own: they are not to be shared between threads
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def milliseconds(deadline: float) -> int | None:
@@ -230,15 +244,21 @@ def milliseconds(deadline: float) -> int | None:
     return min(max(0, math.ceil((deadline - now()) * 1000)), 1 << 30)
 
 
-_inherited: set[int] = set()
+_inherited: dict[int, int] = {}
+"""Descriptor -> which socket it was: a client library may have closed it before we knew, and the
+number may be another file's by now."""
 
 
 def _forked() -> None:
     # Not closed: the objects that know these numbers will close them, when they may be another's.
     if _inherited:
         nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in _inherited:
-            os.dup2(nothing, fd, inheritable=False)
+        for fd, inode in _inherited.items():
+            try:
+                if os.fstat(fd).st_ino == inode:
+                    os.dup2(nothing, fd, inheritable=False)
+            except OSError:
+                pass
         os.close(nothing)
         _inherited.clear()
 
