@@ -32,7 +32,7 @@ async def read(engine: Engine, name: str) -> int:
 
 async def commit(engine: Engine, name: str, version: int) -> int | None:
     """The new version; None: somebody else has committed since that one was read."""
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+    if type(version) is not int or version < 0:
         raise Misconfigured(f"commit(version): the number that version() gave, not {version!r:.80}")
     port, backend = engine.port, engine.backend
     deadline = port.now() + engine.request_timeout

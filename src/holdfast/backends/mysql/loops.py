@@ -22,6 +22,14 @@ from holdfast.ports.clock import now
 __all__ = ["LoopSession"]
 
 
+class _Connection(aiomysql.Connection):  # type: ignore[misc]
+    """aiomysql's, which closes itself when it is forgotten: in a forked child on its parent's loop.
+    A session is closed by who has it."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class LoopSession(Session):
     def __init__(self, connection: Any) -> None:
         super().__init__()
@@ -31,7 +39,7 @@ class LoopSession(Session):
 
     @classmethod
     async def connect(cls, deadline: float, **arguments: Any) -> LoopSession:
-        connection: Any = aiomysql.Connection(**arguments)
+        connection: Any = _Connection(**arguments)
         try:
             async with asyncio.timeout(deadline - now()):
                 await connection._connect()

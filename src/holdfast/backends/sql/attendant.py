@@ -174,22 +174,23 @@ class Attendant:
         self._nudged.clear()
         if room.closed:
             return
-        if self._ear is None:
-            self._ear = await self._open_ear(port.now() + PATIENCE)
-            self._calls = self._ear.calls
+        ear = self._ear
+        if ear is None:
+            ear = self._ear = await self._open_ear(port.now() + PATIENCE)
+            self._calls = ear.calls
             self.asks = not self._calls
             self._ask_at = 0.0 if self._calls else math.inf  # what was called before we listened
         if room.watched and not self.hears:
-            await self._ear.attend(True, port.now() + PATIENCE)
+            await ear.attend(True, port.now() + PATIENCE)
             self.hears = self._calls
             if self._calls:
                 room.tell_watchers()
-        await self._beat()
-        until = min(await self._ask(), self._look())
+        await self._beat(ear)
+        until = min(await self._ask(ear), self._look())
         until = min(until, *(t.beat_at for t in room.waiting()), port.now() + room.heartbeat)
         self.looks_at = until
-        if not self._nudged.is_set() and self._ear is not None:
-            heard = await self._ear.listen(until)
+        if not self._nudged.is_set():
+            heard = await ear.listen(until)
             self.looks_at = -math.inf
             for payload in heard or ():
                 if payload.isdigit():
@@ -198,19 +199,19 @@ class Attendant:
                     room.tell_watchers(payload)
         self.looks_at = -math.inf
 
-    async def _beat(self) -> None:
+    async def _beat(self, ear: Ear) -> None:
         room, port = self._room, self._port
         now = port.now()
         waiting = room.waiting()
-        if self._ear is None or not any(ticket.beat_at <= now for ticket in waiting):
+        if not any(ticket.beat_at <= now for ticket in waiting):
             return
         owners = [ticket.owner for ticket in waiting]
-        if not await self._ear.beat(owners, now + PATIENCE):
+        if not await ear.beat(owners, now + PATIENCE):
             self._ask_at = 0.0  # somebody is in line no more: find out who
         for ticket in waiting:
             ticket.beat_at = now + min(room.heartbeat, ticket.ttl / 3)
 
-    async def _ask(self) -> float:
+    async def _ask(self, ear: Ear) -> float:
         """Who stands in line no more? Asked once where there are calls: when they are first heard,
         and when one was lost; elsewhere again and again."""
         room, port = self._room, self._port
@@ -225,11 +226,9 @@ class Attendant:
             self._pause = SOONEST if waiting else 3 * SOONEST
             self._ask_at = min(self._ask_at, now + self._pause)
         self._known = numbers
-        if now >= self._ask_at and self._ear is not None:
+        if now >= self._ask_at:
             owners = {ticket.owner for ticket in waiting}
-            gone = (
-                owners - await self._ear.still(sorted(owners), now + PATIENCE) if owners else set()
-            )
+            gone = owners - await ear.still(sorted(owners), now + PATIENCE) if owners else owners
             if gone:
                 self._pause = SOONEST
                 room.call_owner(gone)

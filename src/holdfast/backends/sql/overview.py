@@ -58,10 +58,11 @@ class Overview:
                 holders.setdefault(name, []).append(
                     _info(owner, Mode.EXCLUSIVE, 1, since, expires, version, info, moment)
                 )
-        for name, kind, owner, mode, permits, since, expires, fence, info, moment in claims:
+        for name, kind, owner, number, permits, since, expires, fence, info, moment in claims:
             group = holders if kind == HOLDER else waiters
+            mode: Mode = MODES[int(number)]
             group.setdefault(name, []).append(
-                _info(owner, MODES[mode], permits, since, expires, fence, info, moment)
+                _info(owner, mode, permits, since, expires, fence, info, moment)
             )
         return [
             LockInfo(
