@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.backends import find
-from holdfast.backends.source import found
-from holdfast.backends.url import Option
+from holdfast.backends.url import Option, found
 from holdfast.core.acquire import Engine
 from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata

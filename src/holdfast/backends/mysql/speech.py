@@ -11,6 +11,7 @@ so `for-update` has them made by another session and then proves that its own is
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,13 @@ SLOTS = 64
 """Rows that tokens come from: bounded, and few names share one."""
 
 EXCLUSIVE = frozenset({Mode.EXCLUSIVE})
+
+
+@functools.lru_cache(maxsize=4096)
+def key_of(database: str, table: str, name: str) -> str:
+    """What GET_LOCK is told."""
+    whole = f"{database}\0{table}\0{name}"
+    return "holdfast:" + hashlib.sha256(whole.encode()).hexdigest()[:40]
 
 
 class MySQLSpeech:
@@ -127,8 +135,7 @@ class AdvisorySpeech(MySQLSpeech):
             )
 
     def _key(self, name: str) -> str:
-        whole = f"{self._database}\0{self._table}\0{name}"
-        return "holdfast:" + hashlib.sha256(whole.encode()).hexdigest()[:40]
+        return key_of(self._database, self._table, name)
 
     def _token(self, claim: Claim, key: str) -> list[Statement]:
         if not self._fence:

@@ -1,11 +1,13 @@
 """A session on a blocking socket: PyMySQL.
 
 Contract: `sql/session.py`; nothing here suspends. Hazard: PyMySQL's time limits are those of one
-read; here they are what is left of the caller's deadline at each packet.
+read; at the login they are what is left of the caller's deadline at each packet, and later nothing
+is read before something has arrived.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import ssl
 from collections.abc import Sequence
@@ -31,13 +33,14 @@ class _Connection(Connection):
     """PyMySQL's, whose limits are a deadline."""
 
     deadline = 0.0
+    limit = 0.0
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Said at the login already; all else we say is ASCII. Saves a trip."""
 
     @property
     def _left(self) -> float:
-        return max(self.deadline - now(), LEAST)
+        return self.limit or max(self.deadline - now(), LEAST)
 
     @_left.setter
     def _left(self, _: Any) -> None:
@@ -108,11 +111,14 @@ class ThreadSession(Session):
             raise translated(error) from error
 
     def _limit(self, deadline: float) -> None:
+        """In whole seconds, so that it hardly ever changes: an answer that has begun to arrive and
+        then stops is given up a second late at most, and no packet costs a system call."""
         connection = self._connection
+        limit = float(max(1, min(math.ceil(deadline - now()), 3600)))
         if self._own:
-            connection.deadline = deadline
+            connection.limit = limit
         else:
-            connection._read_timeout = connection._write_timeout = max(deadline - now(), LEAST)
+            connection._read_timeout = connection._write_timeout = limit
 
     def _arrived(self, deadline: float) -> bool:
         if not self._first and self._buffered():  # it came together with the one before

@@ -13,6 +13,7 @@ it; and with a millisecond's margin, for others take numbers meanwhile.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +38,7 @@ IDLE_SESSION = 140000  # the version that can end idle sessions
 BOTH = frozenset({Mode.EXCLUSIVE, Mode.SHARED})
 
 
+@functools.lru_cache(maxsize=4096)
 def hashed(table: str, name: str) -> int:
     digest = hashlib.sha256(f"{table}\0{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
@@ -130,14 +132,25 @@ class AdvisorySpeech(PostgresSpeech):
     early = 1
     undo: Sequence[Statement] = ()
 
+    function = "pg_try_advisory_lock"
+
+    def __init__(self, table: str, pooler: bool) -> None:
+        super().__init__(table, pooler)
+        self._texts = {
+            mode: (
+                f"SELECT CASE WHEN {self.function}{suffix}(%s::bigint) THEN {self._nextval} END",
+                f"SELECT pg_advisory_unlock{suffix}(%s::bigint)",
+            )
+            for mode, suffix in ((Mode.EXCLUSIVE, ""), (Mode.SHARED, "_shared"))
+        }
+
     def _lock(self, claim: Claim, function: str) -> Statement:
         shared = "_shared" if claim.mode is Mode.SHARED else ""
         return f"SELECT {function}{shared}(%s::bigint)", (hashed(self._table, claim.name),)
 
     def attempt(self, claim: Claim) -> list[Statement]:
-        shared = "_shared" if claim.mode is Mode.SHARED else ""
-        text = f"SELECT CASE WHEN pg_try_advisory_lock{shared}(%s::bigint) THEN {self._nextval} END"
-        return [(text, (hashed(self._table, claim.name),))]
+        texts = self._texts[claim.mode]
+        return [(texts[0], (hashed(self._table, claim.name),))]
 
     def join(self, claim: Claim) -> list[Statement]:
         return [
@@ -151,7 +164,7 @@ class AdvisorySpeech(PostgresSpeech):
         return Verdict.BUSY if row[0] is None else Taken(*row)
 
     def release(self, claim: Claim) -> list[Statement]:
-        return [self._lock(claim, "pg_advisory_unlock")]
+        return [(self._texts[claim.mode][1], (hashed(self._table, claim.name),))]
 
     def released(self, results: Sequence[Result]) -> bool:
         return bool(results[-1].rows[0][0])
@@ -180,10 +193,10 @@ class TransactionSpeech(AdvisorySpeech):
     undo: Sequence[Statement] = (("ROLLBACK", ()),)
     idle = "idle_in_transaction_session_timeout"
     oldest = 0
+    function = "pg_try_advisory_xact_lock"
 
     def attempt(self, claim: Claim) -> list[Statement]:
-        ((text, values),) = super().attempt(claim)
-        return [("BEGIN", ()), (text.replace("_advisory_", "_advisory_xact_"), values)]
+        return [("BEGIN", ()), *super().attempt(claim)]
 
     def join(self, claim: Claim) -> list[Statement]:
         clock, _, last = super().join(claim)

@@ -184,6 +184,7 @@ class Holding(Bound):
             try:
                 if (
                     session.usable
+                    and now - session.used > session.lasts / 8
                     and session.looks_dead()
                     and not await self._alive(record, session, deadline)
                 ):
