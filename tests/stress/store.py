@@ -4,17 +4,20 @@ Contract: one fault at a time, at random moments. What the faults do is what TCP
 Bytes are late, or the connection ends; nothing is lost in the middle of a connection that goes on,
 so a fault that swallows frames ends with a reset of everybody. A server is killed and comes back
 with what it has acknowledged. Each fault's time is a stop, in which nobody can be served.
-Partners: `crew.py`, which does things to the clients; `redis.py`, `zookeeper.py`, `etcd.py`, the
-stores.
+Partners: `crew.py`, which does things to the clients; `redis.py`, `zookeeper.py`, `etcd.py`,
+`sql.py`, the stores.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from holdfast.testing import FaultProxy
@@ -200,5 +203,10 @@ class Served(Store):
         return self._process.resume
 
     def kill(self) -> None:
+        pid = self._process.pid
+        helpers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self._process.kill()
+        for helper in helpers:  # a database's processes, which die with it and are ours then
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(int(helper), 0)
         self._process.restart()

@@ -143,7 +143,7 @@ class Ghosts(Theme):
         client = api.connect(request_timeout=api.patience)
         for n in range(3):
             lease = await take(client.lock(f"x{n}", ttl=api.short))
-            assert await api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=0.05) is None
+            assert await api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=api.short) is None
             waiter = api.spawn(api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=LONG))
             await lease.release()
             handed_over = await waiter
