@@ -4,8 +4,8 @@ Contract: parent's side only. `{redis}` in a target is `host:port` of the run's 
 `{zookeeper}`, `{etcd}`, `{postgres}` and `{mariadb}` are those of its others, `{etcd-cluster}`
 those of three members of another etcd: nobody else's data is touched, and they can be pinned,
 without which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are
-installed, started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks such
-a server what it had to do.
+installed, started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks
+such a server what it had to do.
 """
 
 from __future__ import annotations

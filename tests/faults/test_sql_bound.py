@@ -120,7 +120,7 @@ class Acquiring:
 # -- connections that end -------------------------------------------------------------------------
 
 
-@pytest.mark.req("MySQL KILL", "PostgreSQL backend terminated", "R21", "R41")
+@pytest.mark.req("MySQL 1213 / 1205 / 3058, KILL", "PostgreSQL backend terminated", "R21", "R41")
 def test_a_holder_whose_connection_is_killed_is_told_soon(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
@@ -163,7 +163,7 @@ def test_the_same_on_asyncio(store: Store) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.req("MySQL KILL", "PostgreSQL backend terminated", "R41")
+@pytest.mark.req("MySQL 1213 / 1205 / 3058, KILL", "PostgreSQL backend terminated", "R41")
 def test_a_waiter_whose_connection_is_killed_waits_again(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_waiter_whose_connection_is_killed_waits_again(
     assert waiter.result().release() is True
 
 
-@pytest.mark.req("half-open connection", "R2", "R41")
+@pytest.mark.req("one-way partition", "R2", "R41")
 def test_a_holder_behind_a_dead_line_loses_it_and_the_server_frees_it(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_holder_behind_a_dead_line_loses_it_and_the_server_frees_it(
         here.close()
 
 
-@pytest.mark.req("R41", "connection limit reached")
+@pytest.mark.req("R41", "connection pool exhausted")
 def test_the_connections_of_a_client_are_bounded(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
@@ -216,7 +216,7 @@ def test_the_connections_of_a_client_are_bounded(
     two.release()
 
 
-@pytest.mark.req("connection limit reached")
+@pytest.mark.req("connection pool exhausted")
 @pytest.mark.parametrize("strategy", BOTH)
 @pytest.mark.parametrize("kind", [MariaDBServer, PostgresServer])
 def test_the_connections_of_the_server_are_used_up(
@@ -251,7 +251,7 @@ def test_the_connections_of_the_server_are_used_up(
 # -- waiting --------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("lock-wait timeout", "R7", "R41")
+@pytest.mark.req("MySQL 1213 / 1205 / 3058, KILL", "R7", "R41")
 def test_who_waits_in_vain_keeps_its_connection(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
@@ -272,7 +272,7 @@ def test_who_waits_in_vain_keeps_its_connection(
     lock.release()
 
 
-@pytest.mark.req("statement timeout", "R41")
+@pytest.mark.req("R8", "R41")
 def test_a_statement_timeout_does_not_end_a_wait(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:

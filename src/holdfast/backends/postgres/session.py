@@ -249,6 +249,11 @@ class PostgresSession(Session):
             found.append((notice.relname.decode(), notice.extra.decode()))
         return found
 
+    def __del__(self) -> None:
+        # Before the connection that it may belong to complains of being left open.
+        if not getattr(self, "_over", True):
+            self.close()
+
     def fileno(self) -> int:
         return self._fd
 
