@@ -38,8 +38,7 @@ BATCH = 1000
 """At most so many renewals in one call of the backend."""
 
 TOGETHER = 0.2
-"""What is due within this part of an interval is renewed together: twice what they are spread over,
-so groups become one."""
+"""What is due in this part of an interval is renewed together: twice what they are spread over."""
 
 
 class Keeper:
