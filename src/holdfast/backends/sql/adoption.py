@@ -66,7 +66,7 @@ def _close(made: Any) -> None:
 
 
 def unfit(connection: Any, wanted: str) -> Misconfigured:
-    kind: Any = type(connection)
+    kind = connection.__class__
     return Misconfigured(
         f"connections are made by {kind.__module__}.{kind.__name__}, which holdfast does not speak "
         f"through: {wanted}"
