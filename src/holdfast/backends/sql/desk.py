@@ -41,6 +41,8 @@ T = TypeVar("T")
 LONGEST_WAIT = 5
 """Seconds that a statement waits for a row at most, before it is asked again."""
 
+NOTHING: tuple[Statement, ...] = ()
+
 BREAKS = 2
 """So many connections may break under one transaction before we say so."""
 
@@ -74,7 +76,8 @@ class Desk:
     async def ask(
         self, text: str, values: Sequence[Value], deadline: float, *, renewing: bool = False
     ) -> Result | Unknown:
-        answer = await self.ask_all(((text, values),), deadline, renewing=renewing)
+        statements = ((text, values),)
+        answer = await self.ask_all(statements, deadline, renewing=renewing)
         return answer if isinstance(answer, Unknown) else answer[0]
 
     async def ask_all(
@@ -202,13 +205,14 @@ class Desk:
 
     # -- before anything else ---------------------------------------------------------------------
 
-    def _settings(self, session: Session, deadline: float) -> list[Statement]:
+    def _settings(self, session: Session, deadline: float) -> Sequence[Statement]:
         """What must be said before anything else on this session, in the same round trip."""
         if session.pooled:  # it would last for others, and not for us
-            return []
-        wanted = min(LONGEST_WAIT, max(1, math.ceil(deadline - self._port.now())))
+            return NOTHING
+        left = deadline - self._port.now()
+        wanted = LONGEST_WAIT if left > LONGEST_WAIT - 1 else max(1, math.ceil(left))
         if session.settings.get("patience") == wanted:
-            return []
+            return NOTHING
         session.settings["wanted"] = wanted
         said: list[Statement] = [self.dialect.patience(wanted)]
         if "patience" not in session.settings:
@@ -217,7 +221,7 @@ class Desk:
 
     async def _prepare(self, session: Session, deadline: float) -> None:
         """Those settings; and whether the tables are ours, before anything is written to them."""
-        first = self._settings(session, deadline)
+        first = [*self._settings(session, deadline)]
         if not self._ready:
             first.append((f"SELECT version FROM {self._tables.meta}", ()))
         results = await session.batch(first, deadline)
