@@ -30,6 +30,9 @@ quoted = MySQL().quote
 MICROSECONDS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 CLOCK: Statement = (f"SELECT {MICROSECONDS}", ())
 
+LEAST = 4
+"""Seconds: a session between two requests over a slow line is not idle yet."""
+
 SLOTS = 64
 """Rows that tokens come from: bounded, and few names share one."""
 
@@ -58,7 +61,7 @@ class MySQLSpeech:
         self._cluster_will_do = pooler
 
     def arrange(self, session: Session, ttl: float) -> list[Statement]:
-        limits = math.ceil(ttl) + 1, math.ceil(SLICE)
+        limits = max(math.ceil(ttl) + 1, LEAST), math.ceil(SLICE)
         if session.settings.get("limits") == limits:
             return []
         session.settings["limits"] = limits
