@@ -1,4 +1,7 @@
-"""sqlalchemy-dlock: advisory locks on a connection that its user keeps: one for each waiter."""
+"""sqlalchemy-dlock: advisory locks on a connection that its user keeps: one for each waiter.
+
+Without a time limit it asks MySQL's GET_LOCK for a negative one, which MariaDB refuses: it has one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import importlib
 from importlib.metadata import version
 from typing import Any
 
-from bench.peers.base import Adapter
+from bench.peers.base import FOR_EVER, Adapter
 
 __all__ = ["connect"]
 
@@ -20,9 +23,10 @@ class Lock:
     def __init__(self, connection: Any, name: str) -> None:
         self._lock = dlock.create_sadlock(connection, name)
         self.release = self._lock.release
+        self._limit = FOR_EVER if connection.engine.name in ("mysql", "mariadb") else None
 
     def acquire(self, timeout: float | None) -> object:
-        return self._lock.acquire()
+        return self._lock.acquire(timeout=self._limit)
 
 
 class Dlock(Adapter):

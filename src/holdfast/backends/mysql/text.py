@@ -54,11 +54,13 @@ def literal(value: Value) -> str:
 
 
 def rendered(statements: Sequence[Statement]) -> bytes:
-    texts = (
-        text % tuple(map(literal, values)) if values else text.replace("%%", "%")
-        for text, values in statements
-    )
-    return ";".join(texts).encode()
+    if len(statements) == 1:
+        return _text(*statements[0]).encode()
+    return ";".join(_text(text, values) for text, values in statements).encode()
+
+
+def _text(text: str, values: Sequence[Value]) -> str:
+    return text % tuple(map(literal, values)) if values else text.replace("%%", "%")
 
 
 def translated(error: Exception) -> Trouble:

@@ -65,8 +65,8 @@ def _close(made: Any) -> None:
         close()
 
 
-def unfit(connection: object, wanted: str) -> Misconfigured:
-    kind = type(connection)
+def unfit(connection: Any, wanted: str) -> Misconfigured:
+    kind = connection.__class__
     return Misconfigured(
         f"connections are made by {kind.__module__}.{kind.__name__}, which holdfast does not speak "
         f"through: {wanted}"
