@@ -233,7 +233,8 @@ class MySQLOptimistic(_Polled, MySQLStrategy):
 
 class MySQLNamedLock(MySQLStrategy):
     name = "mysql-named-lock"
-    options = "wake=named-lock&window=1&heartbeat=0.3"
+    options = "wake=named-lock&heartbeat=0.3"
+    claim_window = 3.0
 
     def requests(self) -> int:
         raise NotApplicable("each waiter waits on a connection of its own, and asks once a second")

@@ -108,6 +108,17 @@ def test_tables_of_another_version_are_refused(place: Place, version: int, advic
     assert place.rows() == before
 
 
+@pytest.mark.req("R42")
+def test_tables_that_were_half_made_are_finished(place: Place) -> None:
+    with holdfast.connect(place.url) as locks, locks.lock("x"):
+        pass
+    place.query(f"DELETE FROM {place.table}_meta")
+    place.query(f"DROP TABLE {place.table}_cells")
+    with holdfast.connect(place.url) as locks, locks.lock("x"):
+        assert locks.optimistic("x").version() == 0
+    assert place.query(f"SELECT version FROM {place.table}_meta") == str(VERSION)
+
+
 def test_a_table_that_cannot_be_one_is_refused() -> None:
     for bad in ("a b", "x;y", 'x"', "", "1a", "a" * 41, "a.b.c"):
         with pytest.raises(Misconfigured):

@@ -208,6 +208,8 @@ class Attendant:
         owners = [ticket.owner for ticket in waiting]
         if not await ear.beat(owners, now + PATIENCE):
             self._ask_at = 0.0  # somebody is in line no more: find out who
+        elif self.asks and self._ask_at <= now + self._pause:
+            self._ask_at = now + self._pause  # all are, so that need not be asked
         for ticket in waiting:
             ticket.beat_at = now + min(room.heartbeat, ticket.ttl / 3)
 

@@ -18,9 +18,13 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.session import Statement, Trouble
 from holdfast.core.port import Port
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 
-__all__ = ["Bells"]
+__all__ = ["WINDOW", "Bells"]
+
+WINDOW = 3.0
+"""Seconds that a waiter has at least to answer when it is given the lock: one that nobody rang for
+is told by a poll, and hears of that only when it has stopped listening for a bell."""
 
 SLICE = 1
 """Seconds for which somebody waits for a bell before it looks what else there is. Whole ones: MySQL
@@ -65,7 +69,12 @@ class Bells:
     async def wait(self, owner: bytes, until: float) -> bool:
         """Until the bell of this owner rings (True), or for a while."""
         name = _name(owner)
-        session = await self._ropes.take(until)
+        try:
+            session = await self._ropes.take(until)
+        except Unavailable:
+            if self._port.now() >= until:  # all are in use, or it takes long to make one more
+                return False
+            raise
         try:
             got, _ = await session.batch(
                 (

@@ -229,7 +229,11 @@ class Desk:
             session.settings["patience"] = session.settings["wanted"]
         if self._ready:
             return
-        version = max((row[0] for row in results[-1].rows), default=0)
+        if not results[-1].rows:  # who made the tables was interrupted, or is not ready yet
+            await self._make_tables(session, deadline)
+            self._ready = True
+            return
+        version = max(row[0] for row in results[-1].rows)
         if version != VERSION:
             raise Misconfigured(
                 f"{self.where}: the tables of {self._tables.plain!r} have version {version}, and "

@@ -26,6 +26,7 @@ from holdfast.backends.sql.session import Result
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Event
+from holdfast.errors import Unavailable
 from holdfast.types import (
     AlreadyLost,
     Buried,
@@ -87,9 +88,15 @@ class OptimisticBackend(TableBackend):
         sent = port.now()
         self._sweeper.perhaps(sent)
         for _ in range(TRIES):
-            seen = await self._desk.ask(self._glance, (name,), deadline)
+            try:
+                seen = await self._desk.ask(self._glance, (name,), deadline)
+            except Unavailable as error:
+                seen = Unknown(str(error))
             if isinstance(seen, Unknown):
-                return seen
+                known = self._waits.get(claim.owner)
+                if known is not None and port.now() >= deadline:
+                    return Busy("", None, 0.0)  # it was when last seen: there is no time to look
+                raise Unavailable(seen.reason)  # nothing but a look was asked for
             if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
                 return Buried()
             result: Result | Unknown

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import shown
-from holdfast.backends.sql.bells import Bells
+from holdfast.backends.sql.bells import WINDOW, Bells
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.room import Place, Ticket
@@ -67,6 +67,8 @@ class RowBackend(TableBackend):
     def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
         super().__init__(driver, values)
         self._wake = values.get("wake") == "named-lock"
+        if self._wake:
+            self._window = max(self._window, WINDOW)
         self._bells: Bells | None = None
 
     def open(self, port: Port, signals: Signals) -> None:
@@ -179,19 +181,18 @@ class RowBackend(TableBackend):
         ticket = room.enter(claim, place)
         try:
             while not room.closed:
-                if self._bells is None:
-                    await ticket.event.wait(deadline)
-                else:
-                    await self._hearken(self._bells, ticket, deadline)
-                now = port.now()
-                if now >= deadline or room.closed:
-                    break
-                if not ticket.event.is_set() and not ticket.called:
-                    continue
-                ticket.event.clear()
-                limit = min(deadline, now + ONE_LOOK)
                 try:
-                    found = await self._find_out(claim, ticket, limit)
+                    if self._bells is None:
+                        await ticket.event.wait(deadline)
+                    else:
+                        await self._hearken(self._bells, ticket, deadline)
+                    now = port.now()
+                    if now >= deadline or room.closed:
+                        break
+                    if not ticket.event.is_set() and not ticket.called:
+                        continue
+                    ticket.event.clear()
+                    found = await self._find_out(claim, ticket, min(deadline, now + ONE_LOOK))
                 except Unavailable:
                     if port.now() >= deadline or room.closed:
                         break  # it was busy when last seen, and there was no time to see more
@@ -211,6 +212,9 @@ class RowBackend(TableBackend):
         while not ticket.event.is_set() and port.now() < deadline:
             begun = port.now()
             ahead = await self._ahead(ticket, min(deadline, begun + ONE_LOOK))
+            if ahead == ticket.owner:  # it was given the lock meanwhile
+                ticket.called = True
+                return
             if ahead is None:
                 await ticket.event.wait(min(deadline, begun + self._poll))
                 return
