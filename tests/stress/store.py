@@ -162,13 +162,19 @@ class ServedStore:
         return self._server.resume
 
     def _kill(self) -> None:
-        folder = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children")
-        helpers = [int(pid) for pid in folder.read_text().split()]
+        before = _children()
         self._server.kill()
-        for pid in helpers:  # a database's processes, which die with it and are ours then
+        # A database's processes die with it, and are ours then.
+        for pid in _children() - before:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         self._server.restart()
+
+
+def _children() -> set[int]:
+    """Of this process: its own, and those it adopted."""
+    pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {int(pid) for pid in pids.split()}
 
 
 class RedisStore(ServedStore):
