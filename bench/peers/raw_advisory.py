@@ -29,7 +29,7 @@ class Postgres:
     def release(self) -> None:
         self._execute("SELECT pg_advisory_unlock(%s::bigint)", self._key, prepare=True)
 
-    def close(self) -> None:
+    def __del__(self) -> None:  # with its waiter: a server has not connections for all contests
         self._connection.close()
 
 
@@ -51,7 +51,7 @@ class MySQL:
     def release(self) -> None:
         self._query(self._give)
 
-    def close(self) -> None:
+    def __del__(self) -> None:  # with its waiter: a server has not connections for all contests
         self._connection.close()
 
 
@@ -59,16 +59,10 @@ class Raw(Adapter):
     def __init__(self, url: str) -> None:
         self._url = url
         self._kind = Postgres if url.startswith("postgresql") else MySQL
-        self._made: list[Any] = []
         self.version = self._kind.__name__
 
     def make(self, name: str) -> Any:
-        self._made.append(self._kind(self._url, name))
-        return self._made[-1]
-
-    def close(self) -> None:
-        for made in self._made:
-            made.close()
+        return self._kind(self._url, name)
 
 
 def connect(target: str, **options: Any) -> Adapter:
