@@ -203,10 +203,16 @@ class Served(Store):
         return self._process.resume
 
     def kill(self) -> None:
-        pid = self._process.pid
-        helpers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        before = _children()
         self._process.kill()
-        for helper in helpers:  # a database's processes, which die with it and are ours then
+        # A database's processes die with it, and are ours then.
+        for pid in _children() - before:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(int(helper), 0)
+                os.waitpid(pid, 0)
         self._process.restart()
+
+
+def _children() -> set[int]:
+    """Of this process: its own, and those it adopted."""
+    pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {int(pid) for pid in pids.split()}
