@@ -5,17 +5,23 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
+from holdfast.testing.conformance.exclusion import Exclusion
+from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.protocol import Protocol
+from holdfast.testing.conformance.suite import Suite
+from holdfast.testing.conformance.waiting import Waiting
 from tests.conformance.etcd import EtcdStrategy, RoleStrategy
 
+pytestmark = pytest.mark.servers
 
-@pytest.mark.servers
+
 class TestEtcd(ConformanceSuite):
-    strategy = EtcdStrategy
-
-
-@pytest.mark.servers
-@pytest.mark.slow
-class TestEtcdWithRole(ConformanceSuite):
     """As a user whose one role is the one in docs/backends/etcd.md."""
 
     strategy = RoleStrategy
+
+
+class TestEtcdWithoutUsers(Suite, Exclusion, Waiting, Modes, Protocol):
+    """Nobody logs in: all else is the same."""
+
+    strategy = EtcdStrategy

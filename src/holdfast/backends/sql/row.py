@@ -94,6 +94,7 @@ class RowBackend(TableBackend):
     async def _attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
+        busy: Busy | None = None
         if claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
@@ -113,11 +114,18 @@ class RowBackend(TableBackend):
             taken, seen = found
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
-            if not queue and seen.rows:
+            if seen.rows:
                 holder, left, _, info = seen.rows[0]
                 if left > 0 and holder != owner:
-                    return Busy(shown(told(info)))
-        return await self._contend(claim, queue, deadline)
+                    busy = Busy(shown(told(info)))
+        if not queue and busy is not None:
+            return busy
+        try:
+            return await self._contend(claim, queue, deadline)
+        except Unavailable:
+            if busy is None or self._port.now() < deadline:
+                raise
+            return busy  # it was, when last seen, and there was no time to see more
 
     async def _contend(
         self, claim: Claim, queue: bool, deadline: float

@@ -114,13 +114,9 @@ class Site:
         with self.mutex:
             db = self.db
             if db is not None and not db.in_transaction and clock.now() < self._verify_at:
-                try:  # as `_apply`, with a call less
-                    answer = request()
-                    if self._outbox:
-                        self._deliver()
+                answer = self._apply(request)
+                if not isinstance(answer, _Busy):
                     return answer
-                except BaseException as error:  # noqa: BLE001 - raised again there
-                    self._broken_off(error)
         return self._run_in_gate(deadline, request)
 
     def _apply(self, request: Callable[[], T]) -> T | _Busy:

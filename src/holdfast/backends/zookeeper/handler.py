@@ -13,6 +13,7 @@ Partner: `wire.py`.
 
 from __future__ import annotations
 
+import functools
 import math
 import select
 import socket
@@ -45,6 +46,17 @@ class Owner(Protocol):
 
     def distrust(self, reason: str) -> None:
         """None of the hosts in a round was who it should be."""
+
+
+class Bell(socket.socket):
+    """One end of the pair that wakes a connection thread. It closes without a word when an
+    interrupt has left it to the garbage collector."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_bell = functools.partial(Bell, -1, -1, -1)  # of a descriptor
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -81,6 +93,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
+
+    def create_socket_pair(self) -> tuple[Bell, Bell]:
+        # In one step: what an interrupt finds in between would be nobody's.
+        read, write = map(_bell, map(socket.socket.detach, socket.socketpair()))
+        read.setblocking(False)
+        write.setblocking(False)
+        return read, write
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, **_given: Any
