@@ -145,11 +145,13 @@ class InterruptAt:
         return self
 
     def __enter__(self) -> InterruptAt:
+        gc.disable()  # else it may strike in a finaliser of somebody else's, where it is swallowed
         sys.settrace(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         sys.settrace(None)
+        gc.enable()
 
 
 def interrupted(work: Callable[[], None], n: int) -> str:

@@ -106,7 +106,8 @@ def test_a_replica_that_hangs(servers: Replicated) -> None:
     url = replicated(servers, 2, request_timeout=0.8)
     with holdfast.connect(url) as locks:
         servers.replicas[0].pause()
-        with pytest.raises(Unavailable, match="only 1 of 2 replicas"):
+        # The last time it is asked, there may be too little left for either to say so.
+        with pytest.raises(Unavailable, match=r"only [01] of 2 replicas"):
             locks.lock("x").acquire()
         assert locks.inspect() == []
         servers.replicas[0].resume()
