@@ -114,8 +114,26 @@ MYSQL_ADVISORY = Store(
     served=True,
 )
 
+POSTGRES_FOR_UPDATE = Store(
+    "postgresql-for-update",
+    ("postgresql for-update",),
+    ("postgresql://postgres@{postgres}/postgres?strategy=for-update&max_connections=400",),
+    {THREADS: "bare FOR UPDATE", PROCESSES: "bare FOR UPDATE"},
+    without=_BOUND,
+    served=True,
+)
+MYSQL_FOR_UPDATE = Store(
+    "mysql-for-update",
+    ("mysql for-update",),
+    ("mysql://root@{mariadb}/holdfast?strategy=for-update&max_connections=400",),
+    {THREADS: "bare FOR UPDATE on MariaDB", PROCESSES: "bare FOR UPDATE on MariaDB"},
+    without=_BOUND,
+    served=True,
+)
+
 _ALL = (
     EMBEDDED, REDIS, ZOOKEEPER, ETCD, THREE, POSTGRES, MARIADB, POSTGRES_ADVISORY, MYSQL_ADVISORY,
+    POSTGRES_FOR_UPDATE, MYSQL_FOR_UPDATE,
 )  # fmt: skip
 STORES: dict[str, Store] = {store.name: store for store in _ALL}
 

@@ -137,6 +137,8 @@ FLOORS: dict[str, Peer] = {
     ),
     "bare advisory locks": Peer("raw_advisory", _REMOTE, _POSTGRES, store="postgresql-advisory"),
     "bare GET_LOCK": Peer("raw_advisory", _REMOTE, _MYSQL, store="mysql-advisory"),
+    "bare FOR UPDATE": Peer("raw_for_update", _REMOTE, _POSTGRES, store="postgresql-for-update"),
+    "bare FOR UPDATE on MariaDB": Peer("raw_for_update", _REMOTE, _MYSQL, store="mysql-for-update"),
     "bare recipe": Peer("bare_recipe", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
     "txn and delete": Peer("raw_etcd", (THREADS,), "{etcd}", _GRPC, "etcd"),
     "bare mutex": Peer("bare_etcd", _REMOTE, "{etcd}", _GRPC, "etcd"),

@@ -34,6 +34,10 @@ FLOOR_OF = {  # by the store, or the scheme
     "postgresql-advisory": "bare advisory locks",
     "mysql advisory": "bare GET_LOCK",
     "mysql-advisory": "bare GET_LOCK",
+    "postgresql for-update": "bare FOR UPDATE",
+    "postgresql-for-update": "bare FOR UPDATE",
+    "mysql for-update": "bare FOR UPDATE on MariaDB",
+    "mysql-for-update": "bare FOR UPDATE on MariaDB",
 }
 NETWORK = "loopback round trips"
 TURN = 0.01

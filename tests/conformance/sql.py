@@ -8,7 +8,9 @@ their own, past the proxy.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -82,6 +84,18 @@ class SqlStrategy(Strategy):
             return list(cursor.fetchall()) if cursor.description else []
 
     def about_locks(self, frame: bytes) -> bool:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def statements_limited(self, seconds: float) -> Iterator[None]:
+        """The server ends whatever a new connection of our user asks for after so long."""
+        self.limit_statements(seconds)
+        try:
+            yield
+        finally:
+            self.limit_statements(0)
+
+    def limit_statements(self, seconds: float) -> None:
         raise NotImplementedError
 
     @property
@@ -180,6 +194,9 @@ class PostgresStrategy(SqlStrategy):
             self.say(f"CREATE USER {USER}")
             self.say("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
+    def limit_statements(self, seconds: float) -> None:
+        self.say(f"ALTER ROLE {USER} SET statement_timeout = {round(seconds * 1000)}")
+
     def about_locks(self, frame: bytes) -> bool:
         others = (b"set_config", b"pg_backend_pid", b"LISTEN")
         executed = frame.count(b"E\0\0\0\x09\0\0\0\0\0")  # what is set may travel with a request
@@ -206,6 +223,9 @@ class MySQLStrategy(SqlStrategy):
 
     def add_user(self) -> None:
         self.say(f"CREATE USER IF NOT EXISTS {USER} IDENTIFIED BY %s", (PASSWORD,))
+
+    def limit_statements(self, seconds: float) -> None:
+        self.say(f"ALTER USER {USER} WITH MAX_STATEMENT_TIME {seconds}")
 
     def about_locks(self, frame: bytes) -> bool:
         return frame[4:5] == b"\x03" and b"`holdfast" in frame

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import AcquireTimeout, LeaseLost, Misconfigured, Unavailable, Unsupported, aio
 from holdfast.ports.clock import now
+from holdfast.ports.thread import drive
 from holdfast.testing import FaultProxy
 from tests.servers import MariaDBServer, PostgresServer, install
 from tests.servers.pgbouncer import PgBouncer
@@ -462,6 +463,80 @@ def test_a_cluster_is_refused_unless_it_is_told_of(galera: MariaDBServer, strate
         client.lock("x").acquire()
     with holdfast.connect(f"{url}&pooler=session") as client, client.lock("x") as lease:
         assert lease.held
+
+
+@pytest.mark.req("R41")
+def test_rows_that_nobody_has_locked_are_swept(server: SqlServer) -> None:
+    """Also below who waits for one: it is told that the row is missing, and makes it again."""
+    url = f"{server.url}?strategy=for-update&table=swept"
+    count = "SELECT count(*) FROM swept_rows"
+    if server.url.startswith("mysql"):
+        count = "SELECT count(*) FROM holdfast.swept_rows"
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        assert here.sweep() == 0  # there are no tables yet
+        for name in ("free", "old", "held"):
+            with here.lock(name):
+                pass
+        held = here.lock("held").acquire()
+        assert held is not None
+        waiter = Acquiring(there.lock("held"))
+        until(lambda: waits(there, "held"), "the other one waits")
+        assert there.sweep(idle=60) == 0
+        assert server.query(count) == "3"
+        assert there.sweep() == 2
+        assert server.query(count) == "1"
+        assert held.held
+        assert held.release() is True
+        successor = waiter.result()
+        assert successor.fence > held.fence
+        assert here.lock("held").acquire(blocking=False) is None
+        assert successor.release() is True
+        # Clients do so by themselves, when it is time.
+        backend: Any = here._current.backend
+        for name in ("a", "b", "c"):
+            with here.lock(name):
+                pass
+        backend._next = 0.0
+        drive(backend._tidy())
+        assert backend._next > 0
+        assert server.query(count) == "4"  # they are young
+        there.sweep()
+        assert server.query(count) == "0"
+
+
+@pytest.mark.req("R41", "R1")
+def test_a_sweep_lets_nobody_in(server: SqlServer) -> None:
+    """Rows come and go below those who want them, and still one holds at a time."""
+    url = f"{server.url}?strategy=for-update&table=sweeping"
+    inside, held = 0, 0
+    over = threading.Event()
+
+    def work(client: holdfast.Locks) -> None:
+        nonlocal inside, held
+        for _ in range(25):
+            with client.lock("x", timeout=3 * LONG):
+                inside += 1
+                assert inside == 1
+                held += 1
+                inside -= 1
+
+    def sweep() -> None:
+        with holdfast.connect(url) as client:
+            while not over.is_set():
+                client.sweep()
+
+    with holdfast.connect(url) as client:
+        with client.lock("x"):
+            pass
+        threads = [threading.Thread(target=work, args=(client,)) for _ in range(4)]
+        sweeper = threading.Thread(target=sweep)
+        for thread in (sweeper, *threads):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        sweeper.join()
+    assert held == 100
 
 
 def test_timeouts_are_told_as_such(store: Store, connect: Callable[..., holdfast.Locks]) -> None:

@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from holdfast import Mode, Unavailable
+from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.sql.rules import Line
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
-from holdfast.types import AlreadyLost, Busy, Grant, Released
+from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed
 from tests.conformance.sql import USER, MySQLStrategy, PostgresStrategy, SqlStrategy
 
 pytestmark = pytest.mark.servers
@@ -181,6 +182,27 @@ class RowFaults(Theme):
         assert handed_over is not None
         await handed_over.release()
 
+    @pytest.mark.req("MySQL 1213 / 1205 / 3058, KILL", "law 4")
+    async def test_statements_have_a_time_limit(self, api: Api) -> None:
+        """The server ends each after a moment, and a row is locked for longer: asked again as long
+        as the caller has time, and then told as what it is, and not as somebody else's lock."""
+        strategy = sql(api)
+        with strategy.statements_limited(0.2):
+            client = api.connect(request_timeout=LONG)
+            await (await take(client.lock("free"))).release()
+            lease = await take(client.lock("x"))
+            waiter = await api.queue_up(api.there.lock("x"))
+            with row_locked(strategy, "x"), row_locked(strategy, "free"):
+                release = api.spawn(lease.release())
+                with pytest.raises(Unavailable):
+                    await client.lock("free").acquire(timeout=0.7)
+                assert not release.done()
+            assert await release is True
+            handed_over = await waiter
+            assert handed_over is not None
+            await handed_over.release()
+            await api.free("x")
+
     @pytest.mark.req("MySQL 1213 / 1205 / 3058, KILL")
     async def test_a_deadlock(self, api: Api) -> None:
         """Somebody locks a claim and then the name; a step does it the other way round. Whoever
@@ -315,17 +337,31 @@ class RowFaults(Theme):
 
     @pytest.mark.req("R20", "thousands of renewals due at once")
     async def test_a_thousand_leases_are_renewed_by_one_statement(self, api: Api) -> None:
-        raw = api.raw()
-        grants = [await raw.grant(raw.claim(f"n{n}")) for n in range(300)]
-        answers = await raw.renew(*grants)  # connects
-        assert all(type(answer).__name__ == "Renewed" for answer in answers)
-        proxy = sql(api).proxy
+        """On one connection. The rows are made by hand: a thousand acquires say no more."""
+        raw, strategy, size = api.raw(), sql(api), 1000
+        claims = [raw.claim(f"n{n}") for n in range(size)]
+        for names in (claims[:500], claims[500:]):
+            row = f"(%s, %s, %s, {strategy.dialect.now} + 5000000, 0, 30000000, 0, '')"
+            values = [(c.name.encode(), 1, c.owner.encode()) for c in names]
+            strategy.say(
+                "INSERT INTO holdfast (name, version, owner, expires, since, ttl, line, info)"
+                f" VALUES {', '.join([row] * len(names))}",
+                tuple(value for row in values for value in row),
+            )
+        grants = [Grant(claim, api.now() + 5, 1) for claim in claims]
+        lost = raw.claim("lost")
+        await raw.renew(*grants)  # connects
+        proxy = strategy.proxy
         before, connections = proxy.requests, len(proxy.connections)
-        await raw.renew(*grants)
+        answers = await raw.renew(*grants)
         assert proxy.requests - before == 1
-        assert len(proxy.connections) == connections
-        for grant in grants:
-            await raw.release(grant)
+        assert len(proxy.connections) == connections == 1
+        assert all(isinstance(answer, Renewed) for answer in answers)
+        # One that is lost among them is told from the others.
+        *answers, last = await raw.renew(*grants[1:], Grant(lost, api.now() + 5, 1))
+        assert all(isinstance(answer, Renewed) for answer in answers)
+        assert isinstance(last, Lost)
+        strategy.say("DELETE FROM holdfast")
 
     @pytest.mark.req("R9")
     async def test_a_hand_over_costs_the_same_however_many_wait(self, api: Api) -> None:
@@ -356,7 +392,60 @@ class TestPostgresRowFaults(RowFaults, Suite):
         return cls.strategy(request.getfixturevalue("postgres_server"))
 
 
-class TestMySQLRowFaults(RowFaults, Suite):
+class MySQLOnly(Theme):
+    @pytest.mark.req("R9")
+    async def test_who_waits_in_the_same_client_need_not_ask(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MySQL calls nobody; but what a step of this client did, this client knows."""
+
+        async def all_wait(
+            self: SessionEar, owners: Sequence[bytes], deadline: float
+        ) -> set[bytes]:
+            return set(owners)
+
+        monkeypatch.setattr(SessionEar, "still", all_wait)
+        client = api.connect(heartbeat=2 * LONG)
+        for lock in (client.lock("x"), client.semaphore("y", 1)):
+            lease = await take(lock)
+            waiter = await api.queue_up(lock)
+            await lease.release()
+            handed_over = await waiter
+            assert handed_over is not None
+            await handed_over.release()
+
+    @pytest.mark.req("R9")
+    async def test_who_waits_is_not_asked_for_more_often_because_others_come(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Behind one of this client's own: it has nothing to learn."""
+        asked = 0
+        still = SessionEar.still
+
+        async def counted(self: SessionEar, owners: Sequence[bytes], deadline: float) -> set[bytes]:
+            nonlocal asked
+            asked += 1
+            return await still(self, owners, deadline)
+
+        monkeypatch.setattr(SessionEar, "still", counted)
+        lease = await take(api.there.lock("x"))
+        client = api.connect(heartbeat=2 * LONG, poll=0.5)
+        turns = [await api.queue_up(client.lock("x"))]
+        await api.pass_time(0.5)  # by now it asks rarely
+        asked = 0
+        begun = api.now()
+        for _ in range(8):
+            turns.append(await api.queue_up(client.lock("x")))
+            await api.pass_time(0.06)
+        assert asked <= 2 + (api.now() - begun) / 0.32
+        await lease.release()
+        for turn in turns:
+            handed_over = await turn
+            assert handed_over is not None
+            await handed_over.release()
+
+
+class TestMySQLRowFaults(RowFaults, MySQLOnly, Suite):
     strategy = MySQLStrategy
 
     @classmethod

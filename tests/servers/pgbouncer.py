@@ -20,10 +20,11 @@ class PgBouncer(Process):
     version_command = ("pgbouncer", "--version")
     user = "postgres"
 
-    def __init__(self, server: PostgresServer, mode: str) -> None:
+    def __init__(self, server: PostgresServer, mode: str, size: int = 20) -> None:
         super().__init__()
         self._server = server
         self._mode = mode
+        self._size = size
 
     @property
     def url(self) -> str:
@@ -36,7 +37,7 @@ class PgBouncer(Process):
             "unix_socket_dir": "",
             "auth_type": "any",
             "pool_mode": self._mode,
-            "default_pool_size": 20,
+            "default_pool_size": self._size,
             "max_client_conn": 100,
         }
         lines = [f"{key} = {value}" for key, value in settings.items()]

@@ -226,7 +226,19 @@ class ForUpdateSpeech(MySQLSpeech):
         return True
 
     def missing(self, claim: Claim) -> list[Statement]:
-        return [(f"INSERT IGNORE INTO {self._rows} VALUES (%s)", (claim.name.encode(),))]
+        text = f"INSERT IGNORE INTO {self._rows} (name, made) VALUES (%s, {MICROSECONDS})"
+        return [(text, (claim.name.encode(),))]
+
+    def old(self, after: bytes, idle: float, most: int) -> Statement:
+        text = (
+            f"SELECT name FROM {self._rows} WHERE name > %s AND made <= {MICROSECONDS} - %s"
+            f" ORDER BY name LIMIT {most}"
+        )
+        return text, (after, round(idle * 1e6))
+
+    def forget(self, claim: Claim) -> list[Statement]:
+        delete = f"DELETE FROM {self._rows} WHERE name = %s", (claim.name.encode(),)
+        return [*self.attempt(claim), delete, ("COMMIT", ())]
 
     def holders(self, name: str) -> Statement:
         raise NotImplementedError
@@ -234,7 +246,7 @@ class ForUpdateSpeech(MySQLSpeech):
     @property
     def schema(self) -> list[str]:
         table = (
-            f"CREATE TABLE IF NOT EXISTS {self._rows} (name VARBINARY(1024) PRIMARY KEY)"
-            " ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+            f"CREATE TABLE IF NOT EXISTS {self._rows} (name VARBINARY(1024) PRIMARY KEY,"
+            " made BIGINT NOT NULL) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
         )
         return [*super().schema, table]

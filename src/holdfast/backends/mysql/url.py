@@ -22,7 +22,7 @@ from holdfast.backends.mysql.threads import ThreadSession
 from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Session, Statement
-from holdfast.backends.sql.speech import Speech
+from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
@@ -102,7 +102,7 @@ class _Driver:
         pooler = values["pooler"] == "session"
         return AdvisorySpeech(values["table"], self._database, pooler, values["fence"])
 
-    def for_update(self, values: dict[str, Any]) -> Speech:
+    def for_update(self, values: dict[str, Any]) -> RowSpeech:
         return ForUpdateSpeech(values["table"], self._database, values["pooler"] == "session")
 
     def connector(self, asynchronous: bool) -> Connect:

@@ -249,13 +249,30 @@ class ForUpdateSpeech(PostgresSpeech):
         return True
 
     def missing(self, claim: Claim) -> list[Statement]:
-        text = f"INSERT INTO {self._rows} VALUES (%s::bytea) ON CONFLICT DO NOTHING"
+        text = (
+            f"INSERT INTO {self._rows} (name, made) VALUES (%s::bytea, {MICROSECONDS})"
+            " ON CONFLICT DO NOTHING"
+        )
         return [(text, (claim.name.encode(),))]
+
+    def old(self, after: bytes, idle: float, most: int) -> Statement:
+        text = (
+            f"SELECT name FROM {self._rows} WHERE name > %s::bytea"
+            f" AND made <= {MICROSECONDS} - %s::bigint ORDER BY name LIMIT {most}"
+        )
+        return text, (after, round(idle * 1e6))
+
+    def forget(self, claim: Claim) -> list[Statement]:
+        delete = f"DELETE FROM {self._rows} WHERE name = %s::bytea", (claim.name.encode(),)
+        return [("BEGIN", ()), self._select(claim, " NOWAIT"), delete, ("COMMIT", ())]
 
     def holders(self, name: str) -> Statement:
         raise NotImplementedError
 
     @property
     def schema(self) -> list[str]:
-        table = f"CREATE TABLE IF NOT EXISTS {self._rows} (name bytea PRIMARY KEY)"
+        table = (
+            f"CREATE TABLE IF NOT EXISTS {self._rows} (name bytea PRIMARY KEY,"
+            " made bigint NOT NULL)"
+        )
         return [*super().schema, table]

@@ -24,7 +24,7 @@ from holdfast.backends.postgres.speech import AdvisorySpeech, ForUpdateSpeech, T
 from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Gone, Session
-from holdfast.backends.sql.speech import Speech
+from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.backends.sql.url import OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
@@ -83,7 +83,7 @@ class _Driver:
         kind = AdvisorySpeech if values["scope"] == "session" else TransactionSpeech
         return kind(values["table"], values["pooler"] == "session")
 
-    def for_update(self, values: dict[str, Any]) -> Speech:
+    def for_update(self, values: dict[str, Any]) -> RowSpeech:
         return ForUpdateSpeech(values["table"], values["pooler"] == "session")
 
     def connector(self, asynchronous: bool) -> Connect:

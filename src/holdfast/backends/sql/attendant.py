@@ -3,6 +3,7 @@
 Contract: on a connection of its own (`Ear`) it keeps all places of the client alive by one
 statement for a heartbeat; hears calls (PostgreSQL), or asks for all at once who stands in line no
 more (MySQL), ever more rarely while nothing happens; and calls whoever's time to look has come.
+What this client's own steps have brought about, nobody asks for: `Room.heard`, `Room.passed_on`.
 
 Law 3: a heartbeat refreshes and never creates. One that cannot reach the database calls everybody
 to ask for themselves, and tries again after a pause that nobody shortens. Partner: `room.py`.
@@ -127,6 +128,7 @@ class Attendant:
         self._ask_at = 0.0
         self._pause = SOONEST
         self._known: set[int] = set()
+        self._attentive = False
         self._task = self._port.task(self._run, self._farewell, "holdfast-sql")
 
     def start(self) -> None:
@@ -142,6 +144,11 @@ class Attendant:
         ear = self._ear
         if ear is not None:
             ear.wake()
+
+    def be_attentive(self) -> None:
+        """Without calls: ask soon, something may happen."""
+        self._attentive = True
+        self.wake()
 
     async def join(self, deadline: float) -> None:
         await self._task.join(deadline)
@@ -223,19 +230,19 @@ class Attendant:
         if not waiting and not room.watched:
             self._known, self._ask_at = numbers, math.inf
             return math.inf
-        if self.asks and (numbers != self._known or self._ask_at == math.inf):
-            # Somebody came or went: be attentive.
+        # Who comes to stand behind another one of ours changes nothing; and what one of ours holds
+        # is let go by a step of ours, which tells of itself.
+        firsts = {ticket.number for ticket in room.firsts()}
+        attentive, self._attentive = self._attentive or bool(firsts - self._known), False
+        if self.asks and (attentive or self._ask_at == math.inf):
             self._pause = SOONEST if waiting else 3 * SOONEST
             self._ask_at = min(self._ask_at, now + self._pause)
-        self._known = numbers
+        self._known = numbers | firsts
         if now >= self._ask_at:
             owners = {ticket.owner for ticket in waiting}
             gone = owners - await ear.still(sorted(owners), now + PATIENCE) if owners else owners
-            if gone:
-                self._pause = SOONEST
-                room.call_owner(gone)
-            else:
-                self._pause = min(self._pause * GROWTH, self._slowest)
+            room.call_owner(gone)
+            self._pause = min(self._pause * GROWTH, self._slowest)
             if self.asks:
                 room.tell_watchers()
             self._ask_at = port.now() + self._pause if self.asks else math.inf

@@ -7,6 +7,7 @@ theirs either. Partners: `bound.py`, `holding.py`.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NoReturn
 
 from holdfast.backends.common import public_id
@@ -14,8 +15,10 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.holding import Holding
 from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Session
-from holdfast.backends.sql.speech import Speech, Verdict
-from holdfast.errors import Misconfigured, Unavailable, Unsupported
+from holdfast.backends.sql.speech import RowSpeech, Speech, Verdict
+from holdfast.core.backend import Signals
+from holdfast.core.port import Port
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable, Unsupported
 from holdfast.types import (
     Capabilities,
     Cell,
@@ -27,12 +30,24 @@ from holdfast.types import (
     Unknown,
 )
 
-__all__ = ["Connected", "advisory", "for_update"]
+__all__ = ["Connected", "ForUpdate", "advisory", "for_update"]
+
+log = logging.getLogger("holdfast")
 
 FAILOVER = (
     "everything: locks end with their connections, and after a failover others may take them "
     "while the old holder has not noticed yet; tokens still increase"
 )
+
+
+EVERY = 60.0
+"""Seconds of use between two rounds in which a client forgets old rows."""
+
+BATCH = 100
+"""So many in a round."""
+
+IDLE = 600.0
+"""Seconds after which a row is old: making it again costs two trips."""
 
 
 class Connected(Holding):
@@ -172,11 +187,67 @@ class _Other:
         self.mark = mark
 
 
+class ForUpdate(Connected):
+    """Whose rows are forgotten when they are old and nobody has locked them: who wants the lock
+    next makes the row again, and who waits for it just then is told that it is missing."""
+
+    _speech: RowSpeech
+
+    def open(self, port: Port, signals: Signals) -> None:
+        super().open(port, signals)
+        self._next = port.now() + EVERY * port.random()
+        self._after = b""
+
+    async def sweep(self, idle: float, deadline: float) -> int:
+        count, after = 0, b""
+        while True:
+            swept, after = await self._sweep(after, idle, deadline)
+            count += swept
+            if not after:
+                return count
+
+    async def _tidy(self) -> None:
+        now = self._port.now()
+        if now < self._next:
+            return
+        self._next = now + EVERY * (0.5 + self._port.random())
+        try:
+            _, self._after = await self._sweep(self._after, IDLE, now + 1.0)
+        except HoldfastError as error:
+            log.info("sweeping was not possible and is tried again later: %s", error)
+
+    async def _sweep(self, after: bytes, idle: float, deadline: float) -> tuple[int, bytes]:
+        """How many were forgotten, and where to go on (empty: at the beginning)."""
+        spare = await self._spare.take(deadline)
+        try:
+            rows = (await spare.run(*self._speech.old(after, idle, BATCH), deadline)).rows
+            names = [bytes(row[0]) for row in rows]
+            count = sum([await self._forgotten(spare, name, deadline) for name in names])
+        except Refused as error:
+            if error.code in self._speech.absent:
+                return 0, b""
+            raise Unavailable(f"{self._driver.where} refuses to sweep: {error}") from None
+        except Gone as error:
+            raise Unavailable(f"{self._driver.where} did not answer: {error}") from None
+        finally:
+            self._spare.give(spare)
+        return count, names[-1] if len(names) == BATCH else b""
+
+    async def _forgotten(self, spare: Session, name: bytes, deadline: float) -> bool:
+        try:
+            claim = Claim(name.decode(), "")
+            *_, deleted, _ = await spare.batch(self._speech.forget(claim), deadline)
+            return bool(deleted.changed)
+        except (Blocked, Conflict):  # somebody has it
+            await spare.batch(self._speech.undo, deadline)
+            return False
+
+
 def advisory(driver: Driver, values: dict[str, Any]) -> Connected:
     limit, table = values["max_connections"], values["table"]
     return Connected(driver, driver.advisory(values), limit, table, named=True)
 
 
-def for_update(driver: Driver, values: dict[str, Any]) -> Connected:
+def for_update(driver: Driver, values: dict[str, Any]) -> ForUpdate:
     limit, table = values["max_connections"], values["table"]
-    return Connected(driver, driver.for_update(values), limit, table, named=False)
+    return ForUpdate(driver, driver.for_update(values), limit, table, named=False)

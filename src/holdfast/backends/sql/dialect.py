@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.sql.session import Session, Statement, Value
-from holdfast.backends.sql.speech import Speech
+from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.core.port import Port
 
 __all__ = ["Connect", "Dialect", "Driver", "Hearing", "Silence", "Types"]
@@ -105,7 +105,7 @@ class Driver(Protocol):
 
     def advisory(self, values: dict[str, Any]) -> Speech: ...
 
-    def for_update(self, values: dict[str, Any]) -> Speech: ...
+    def for_update(self, values: dict[str, Any]) -> RowSpeech: ...
 
     def connector(self, asynchronous: bool) -> Connect: ...
 

@@ -340,6 +340,10 @@ class Holding(Bound):
                     record.term = self._port.now() + TICK
             elif record.held and session is not None and session.usable and session.looks_dead():
                 await self._examine(record)
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Whatever else is to be done now and then."""
 
     async def _examine(self, record: Record) -> None:
         """Something arrived that nobody asked for: the end, or a notice."""

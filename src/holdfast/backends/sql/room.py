@@ -100,6 +100,12 @@ class Room:
             if ticket.claim.owner == owner:
                 ticket.event.set()
 
+    def passed_on(self, name: str) -> None:
+        """Somebody else's waiter holds this now, after one of this client's."""
+        attendant = self._attendant
+        if attendant is not None and any(t.claim.name == name for t in self._all()):
+            attendant.be_attentive()
+
     def watch(self, what: str, call: Callable[[], None]) -> None:
         """`call` when this has changed, or may have: from the attendant, and it must not wait."""
         with self.port.mutex():

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from holdfast.backends.sql.session import Result, Session, Statement
 from holdfast.types import Claim, Mode
 
-__all__ = ["Named", "Speech", "Taken", "Verdict"]
+__all__ = ["Named", "RowSpeech", "Speech", "Taken", "Verdict"]
 
 
 class Named(Protocol):
@@ -120,4 +120,16 @@ class Speech(Protocol):
     @property
     def greeting(self) -> Callable[[Session, float], Awaitable[None]]:
         """Run on every new session: refuses poolers and clusters, and sets up what tokens need."""
+        ...
+
+
+class RowSpeech(Speech, Protocol):
+    """Of locks that are locks of rows, which are made and must be forgotten again."""
+
+    def old(self, after: bytes, idle: float, most: int) -> Statement:
+        """So many names behind this one, in order, whose rows were made so many seconds ago."""
+        ...
+
+    def forget(self, claim: Claim) -> list[Statement]:
+        """Deletes the row of a name, if nobody has locked it; else it is refused."""
         ...

@@ -12,7 +12,7 @@ inside one is closed and never used again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from holdfast.backends.sql.desk import Desk, Moved
@@ -30,11 +30,18 @@ ROLLBACK: Statement = ("ROLLBACK", ())
 
 
 class Steps:
-    def __init__(self, desk: Desk, words: Words, window: int, notify: str) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        words: Words,
+        window: int,
+        handed_over: Callable[[bytes, Sequence[Entry]], None],
+    ) -> None:
         self._desk = desk
         self._words = words
         self._window = window
-        self._notify = notify
+        self._notify = desk.dialect.notify
+        self._handed_over = handed_over  # told who was let in, where the database calls nobody
 
     async def step(
         self,
@@ -100,6 +107,9 @@ class Steps:
             if not error.sent:
                 raise
             return Unknown(f"the commit was not answered: {error}")
+        finally:
+            if line.granted and not self._notify:
+                self._handed_over(name, line.granted)
         for (text, _), result in zip(writes, results, strict=False):
             if text is words.enter and line.mine is not None and line.mine in line.added:
                 line.mine.place = words.number(result) or 0

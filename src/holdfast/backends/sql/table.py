@@ -17,7 +17,7 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.overview import Overview
 from holdfast.backends.sql.room import Ear, Room
-from holdfast.backends.sql.rules import microseconds
+from holdfast.backends.sql.rules import Entry, microseconds
 from holdfast.backends.sql.schema import Tables, ddl
 from holdfast.backends.sql.step import Steps
 from holdfast.backends.sql.sweep import Sweeper
@@ -76,9 +76,9 @@ class TableBackend(Overview, Cells):
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._desk = Desk(self._driver, self._tables, port, self._limit)
-        window, notify = microseconds(self._window), self._driver.dialect.notify
-        self._steps = Steps(self._desk, self._words, window, notify)
         self._room = Room(port, self._heartbeat, self._poll, self._open_ear)
+        window = microseconds(self._window)
+        self._steps = Steps(self._desk, self._words, window, self._handed_over)
         self._sweeper = Sweeper(port, self._desk, self._words, self._steps)
 
     async def close(self) -> None:
@@ -103,6 +103,16 @@ class TableBackend(Overview, Cells):
             session.close()
             raise
         return SessionEar(session, dialect, self._words, hearing, calls, self._room.watched)
+
+    def _handed_over(self, name: bytes, granted: Sequence[Entry]) -> None:
+        """By a step of ours, or so it seems: who of ours was let in need not ask for it, and who
+        waits behind somebody else's asks soon."""
+        client = self._client.encode()
+        ours = [entry for entry in granted if entry.client == client]
+        for entry in ours:
+            self._room.heard(str(entry.place))
+        if len(ours) < len(granted):
+            self._room.passed_on(name.decode())
 
     def _info(self, info: Mapping[str, str]) -> bytes:
         last = self._last_info
