@@ -23,7 +23,7 @@ from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Session, Statement
 from holdfast.backends.sql.speech import RowSpeech, Speech
-from holdfast.backends.sql.url import OPTIONS, build
+from holdfast.backends.sql.url import BOUND, OPTIONS, build
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
 from holdfast.core.port import Port
@@ -36,12 +36,13 @@ PORT = 3306
 GREETING: tuple[Statement, ...] = (
     ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
     ("SET SESSION time_zone = '+00:00', autocommit = 1", ()),
+    ("SELECT CONNECTION_ID(), DATABASE()", ()),
+)
+# What only a lock needs that lives as long as its connection. PROCESSLIST makes a temporary table
+# on the server's disk, so nobody else asks for it.
+IDENTITY: tuple[Statement, ...] = (
     ("SHOW VARIABLES LIKE 'wsrep_on'", ()),
-    (
-        "SELECT CONNECTION_ID(), DATABASE(), (SELECT HOST FROM information_schema.PROCESSLIST"
-        " WHERE ID = CONNECTION_ID())",
-        (),
-    ),
+    ("SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()", ()),
 )
 
 
@@ -78,6 +79,7 @@ class _Driver:
         url.refuse("hosts")
         self.where = str(url)
         self._source = url.source
+        self._bound = values["strategy"] in BOUND
         self._database = url.path.strip("/")
         if not self._database:
             example = "mysql:///DATABASE" if url.source else "mysql://user@host:3306/DATABASE"
@@ -114,7 +116,7 @@ class _Driver:
                 if not isinstance(connection, wanted):
                     raise unfit(connection, "it takes PyMySQL (mysql+pymysql://), and aiomysql")
                 kind = LoopSession if asynchronous else ThreadSession
-                return await _greeted(await kind.adopt(connection, deadline), deadline)
+                return await self._greeted(await kind.adopt(connection, deadline), deadline)
 
             return adopt
         if asynchronous:
@@ -125,7 +127,8 @@ class _Driver:
             }
 
             async def connect(deadline: float) -> Session:
-                return await _greeted(await LoopSession.connect(deadline, **arguments), deadline)
+                session = await LoopSession.connect(deadline, **arguments)
+                return await self._greeted(session, deadline)
 
         else:
             # What aiomysql does without being asked: several statements at once.
@@ -137,23 +140,27 @@ class _Driver:
             }
 
             async def connect(deadline: float) -> Session:
-                return await _greeted(await ThreadSession.connect(deadline, **arguments), deadline)
+                session = await ThreadSession.connect(deadline, **arguments)
+                return await self._greeted(session, deadline)
 
         return connect
 
     def hearing(self, session: Session, port: Port) -> Hearing:
         return Silence(port)
 
-
-async def _greeted(session: Session, deadline: float) -> Session:
-    try:
-        *_, cluster, answer = await session.batch(GREETING, deadline)
-    except BaseException:
-        session.close()
-        raise
-    session.number, session.database, session.mark = answer.rows[0]
-    session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
-    return session
+    async def _greeted(self, session: Session, deadline: float) -> Session:
+        asked = (*GREETING, *IDENTITY) if self._bound else GREETING
+        try:
+            answers = (await session.batch(asked, deadline))[len(GREETING) - 1 :]
+        except BaseException:
+            session.close()
+            raise
+        session.number, session.database = answers[0].rows[0]
+        if self._bound:
+            _, cluster, host = answers
+            session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
+            session.mark = host.rows[0][0]
+        return session
 
 
 def _tls(values: dict[str, Any]) -> ssl.SSLContext:

@@ -5,8 +5,9 @@ for that, in poll() on a thread port and by the event loop on asyncio's. psycopg
 cannot bound an exchange by a deadline, and when they are interrupted they ask the server to cancel
 and wait for that; a session of ours is closed.
 
-Statements travel in pipeline mode: all of a batch, and the preparation of what is new, are one
-round trip. What is sent through a pooler is not prepared: it may meet another server next time.
+Several statements travel in pipeline mode: all of a batch, and the preparation of what is new, are
+one round trip. One that is prepared already needs none of that. What is sent through a pooler is
+not prepared: it may meet another server next time.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class PostgresSession(Session):
         self._names = 0
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._expected: deque[_Part] = deque()
+        self._alone = False  # one statement, and no pipeline
         self._trouble: Trouble | None = None
         self._last: Result | None = None
         self._fd = int(pgconn.socket)
@@ -130,14 +132,18 @@ class PostgresSession(Session):
         pgconn = self._pgconn
         self._trouble = None
         self._last = None
+        known = statements[0][0] in self._prepared or not self._prepare
+        self._alone = known and len(statements) == 1 and not early
         try:
-            pgconn.enter_pipeline_mode()
+            if not self._alone:
+                pgconn.enter_pipeline_mode()
             self._expected = deque[_Part]()
             for text, values in statements:
                 self._expected.extend(self._send(text, values))
                 if early:
                     pgconn.send_flush_request()
-            pgconn.pipeline_sync()
+            if not self._alone:
+                pgconn.pipeline_sync()
             while pgconn.flush():
                 ready = await self._wait(READ | WRITE, deadline)
                 if not ready:
@@ -179,13 +185,13 @@ class PostgresSession(Session):
                     if pgconn.status != pq.ConnStatus.OK:
                         said = pgconn.get_error_message("utf-8")
                         raise self._trouble or Gone(said, sent=True)
+                    if self._alone:
+                        return self._ended_with()
                     continue
                 status = answer.status
                 if status == pq.ExecStatus.PIPELINE_SYNC:
                     pgconn.exit_pipeline_mode()
-                    if self._trouble is not None:
-                        raise self._trouble
-                    return self._last
+                    return self._ended_with()
                 text, preparing = self._expected.popleft()
                 if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
                     self._trouble = self._trouble or _translated(answer)
@@ -199,6 +205,11 @@ class PostgresSession(Session):
                         return self._last
         except psycopg.Error as error:
             raise self._trouble or Gone(str(error).strip(), sent=True) from None
+
+    def _ended_with(self) -> Result | None:
+        if self._trouble is not None:
+            raise self._trouble
+        return self._last
 
     def _result(self, text: str, answer: Any) -> Result:
         decoders = self._decoders.get(text)

@@ -16,7 +16,7 @@ from holdfast.backends.url import Option
 from holdfast.core.backend import Backend
 from holdfast.errors import Misconfigured
 
-__all__ = ["OPTIONS", "STRATEGIES", "build"]
+__all__ = ["BOUND", "OPTIONS", "STRATEGIES", "build"]
 
 STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
     "row": RowBackend,
@@ -25,6 +25,9 @@ STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
     "for-update": for_update,
 }
 """What `?strategy=` may say."""
+
+BOUND = ("advisory", "for-update")
+"""Those of which a lock lives as long as its connection."""
 
 OPTIONS = (
     Option(
