@@ -20,7 +20,7 @@ import holdfast
 from bench.peers import EVERY, KINDS, PEERS, PROCESSES
 from bench.peers.envs import Missing, python_of
 from bench.servers import Served, Servers
-from bench.stores import EMBEDDED, STORES, Store, store_of
+from bench.stores import EMBEDDED, STORES, Store, kind_of, store_of
 from holdfast.backends import schemes
 from holdfast.backends.url import parse
 
@@ -91,11 +91,12 @@ class Field:
         scheme = url.partition(":")[0]
         many = sum(other.startswith(f"{scheme}:") for other in self.urls) > 1
         url, server = self._filled(url)
-        scheme = parse(url).scheme
+        parse(url)
+        scheme = kind_of(url)
         with holdfast.connect(url) as locks:  # contacts nobody
             processes = locks.capabilities.cross_process
         return Entrant(
-            f"holdfast {url if many else scheme + '://'}",
+            f"holdfast {url if many else scheme.partition(' ')[0] + '://'}",
             "bench.peers.holdfast",
             url,
             sys.executable,

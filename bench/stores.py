@@ -9,10 +9,13 @@ by `bench/entrants.py`. Adding a store is one entry here, a floor and peers in `
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "ETCD", "REDIS", "STORES", "THREE", "ZOOKEEPER", "Store", "store_of"]
+__all__ = [
+    "EMBEDDED", "ETCD", "REDIS", "STORES", "THREE", "ZOOKEEPER", "Store", "kind_of", "store_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,16 +75,81 @@ THREE = Store(
     served=True,
 )
 
-STORES: dict[str, Store] = {
-    store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER, ETCD, THREE)
-}
+_POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
+_MARIADB = "mysql://root@{mariadb}/holdfast"
+_WITHOUT = ("crash", "crowd", "abreast")
+"""Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
+
+POSTGRES = Store(
+    "postgres",
+    ("postgresql", "postgres"),
+    (_POSTGRES,),
+    without=_WITHOUT,
+    served=True,
+)
+MARIADB = Store(
+    "mariadb",
+    ("mysql", "mariadb"),
+    (_MARIADB, f"{_MARIADB}?wake=named-lock"),
+    without=_WITHOUT,
+    served=True,
+)
+
+# Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast")
+POSTGRES_ADVISORY = Store(
+    "postgresql-advisory",
+    ("postgresql advisory",),
+    ("postgresql://postgres@{postgres}/postgres?strategy=advisory&max_connections=400",),
+    {THREADS: "bare advisory locks", PROCESSES: "bare advisory locks"},
+    without=_BOUND,
+    served=True,
+)
+MYSQL_ADVISORY = Store(
+    "mysql-advisory",
+    ("mysql advisory",),
+    ("mysql://root@{mariadb}/holdfast?strategy=advisory&max_connections=400",),
+    {THREADS: "bare GET_LOCK", PROCESSES: "bare GET_LOCK"},
+    without=_BOUND,
+    served=True,
+)
+
+POSTGRES_FOR_UPDATE = Store(
+    "postgresql-for-update",
+    ("postgresql for-update",),
+    ("postgresql://postgres@{postgres}/postgres?strategy=for-update&max_connections=400",),
+    {THREADS: "bare FOR UPDATE", PROCESSES: "bare FOR UPDATE"},
+    without=_BOUND,
+    served=True,
+)
+MYSQL_FOR_UPDATE = Store(
+    "mysql-for-update",
+    ("mysql for-update",),
+    ("mysql://root@{mariadb}/holdfast?strategy=for-update&max_connections=400",),
+    {THREADS: "bare FOR UPDATE on MariaDB", PROCESSES: "bare FOR UPDATE on MariaDB"},
+    without=_BOUND,
+    served=True,
+)
+
+_ALL = (
+    EMBEDDED, REDIS, ZOOKEEPER, ETCD, THREE, POSTGRES, MARIADB, POSTGRES_ADVISORY, MYSQL_ADVISORY,
+    POSTGRES_FOR_UPDATE, MYSQL_FOR_UPDATE,
+)  # fmt: skip
+STORES: dict[str, Store] = {store.name: store for store in _ALL}
+
+
+def kind_of(url: str) -> str:
+    """The scheme, with the strategy where there are several."""
+    scheme = url.partition(":")[0]
+    strategy = parse_qs(url.partition("?")[2]).get("strategy")
+    return f"{scheme} {strategy[0]}" if strategy else scheme
 
 
 def store_of(target: str) -> Store:
     """By its placeholder, or its scheme. A backend that a module registered is measured beside what
     needs no server."""
-    scheme = target.partition(":")[0]
+    kind = kind_of(target)
     return next(
         (store for store in STORES.values() if target in store.targets),
-        next((store for store in STORES.values() if scheme in store.schemes), EMBEDDED),
+        next((store for store in STORES.values() if kind in store.schemes), EMBEDDED),
     )

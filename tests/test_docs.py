@@ -37,6 +37,8 @@ PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
     "etcds": "etcd",
     "zk": "zookeeper",
+    "mariadb": "mysql",
+    "postgres": "postgresql",
 }
 """Where the page of a backend has another name than its scheme."""
 INTERNAL = {"drop", "weakly"}
@@ -216,6 +218,9 @@ def test_the_acl_that_is_tested_is_the_one_on_the_page() -> None:
     assert (pages / "redis-acl.txt").read_text() in (pages / "redis.md").read_text()
     dialects = (pages / "redis-dialects-acl.txt").read_text()
     assert dialects in (pages / "redis-dialects.md").read_text()
+    for name in ("mysql", "postgresql"):
+        grants = (pages / f"{name}-grants.sql").read_text()
+        assert grants in (pages / f"{name}.md").read_text()
 
 
 def test_the_options_of_a_semaphore_are_documented() -> None:

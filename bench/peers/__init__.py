@@ -32,6 +32,9 @@ _REDIS = "redis://{redis}/0"
 _CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
 _KAZOO = ("kazoo==2.11.0",)
 _GRPC = ("grpcio==1.85.1",)
+_POSTGRES = "postgresql://postgres@{postgres}/postgres"
+_MYSQL = "mysql://root@{mariadb}/holdfast"
+_ALCHEMY = ("sqlalchemy==2.0.51", "psycopg[binary]==3.3.8", "pymysql==1.2.4")
 
 PEERS: dict[str, Peer] = {
     "filelock": Peer("filelock", _FILES, requires=("filelock==4.2.10",)),
@@ -90,6 +93,31 @@ PEERS: dict[str, Peer] = {
     "aetcd of three": Peer(
         "aetcd_lock", (TASKS,), "{etcd-cluster}", ("aetcd==1.0.0",), "etcd-cluster"
     ),
+    "pals": Peer("pals", _REMOTE, _POSTGRES, ("pals==0.4.0", *_ALCHEMY), "postgresql-advisory"),
+    "sqlalchemy-dlock": Peer(
+        "sqlalchemy_dlock",
+        _REMOTE,
+        _POSTGRES,
+        ("sqlalchemy-dlock==0.9.0", *_ALCHEMY),
+        "postgresql-advisory",
+    ),
+    "tooz on PostgreSQL": Peer(
+        "tooz",
+        _REMOTE,
+        f"{_POSTGRES}/",
+        ("tooz[postgresql]==9.1.0", "psycopg2-binary==2.9.12"),
+        "postgresql-advisory",
+    ),
+    "sqlalchemy-dlock on MySQL": Peer(
+        "sqlalchemy_dlock",
+        _REMOTE,
+        _MYSQL,
+        ("sqlalchemy-dlock==0.9.0", *_ALCHEMY),
+        "mysql-advisory",
+    ),
+    "tooz on MySQL": Peer(
+        "tooz", _REMOTE, f"{_MYSQL}/", ("tooz[mysql]==9.1.0", "pymysql==1.2.4"), "mysql-advisory"
+    ),
 }
 """What people use instead; `--peer` chooses among these."""
 
@@ -99,6 +127,20 @@ FLOORS: dict[str, Peer] = {
     "FIFO of bare locks": Peer("in_process", (THREADS,), "fifo"),
     "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
     "create and delete": Peer("raw_zookeeper", (THREADS,), "{zookeeper}", _KAZOO, "zookeeper"),
+    "two UPDATEs": Peer(
+        "raw_sql",
+        (THREADS,),
+        "postgresql://postgres@{postgres}/postgres",
+        ("psycopg[binary]==3.3.8",),
+        "postgres",
+    ),
+    "two UPDATEs on MariaDB": Peer(
+        "raw_sql", (THREADS,), "mysql://root@{mariadb}/holdfast", ("PyMySQL==1.2.4",), "mariadb"
+    ),
+    "bare advisory locks": Peer("raw_advisory", _REMOTE, _POSTGRES, store="postgresql-advisory"),
+    "bare GET_LOCK": Peer("raw_advisory", _REMOTE, _MYSQL, store="mysql-advisory"),
+    "bare FOR UPDATE": Peer("raw_for_update", _REMOTE, _POSTGRES, store="postgresql-for-update"),
+    "bare FOR UPDATE on MariaDB": Peer("raw_for_update", _REMOTE, _MYSQL, store="mysql-for-update"),
     "bare recipe": Peer("bare_recipe", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
     "txn and delete": Peer("raw_etcd", (THREADS,), "{etcd}", _GRPC, "etcd"),
     "bare mutex": Peer("bare_etcd", _REMOTE, "{etcd}", _GRPC, "etcd"),

@@ -26,6 +26,18 @@ FLOOR_OF = {  # by the store, or the scheme
     "zookeeper": "create and delete",
     "etcd": "txn and delete",
     "etcd-cluster": "txn and delete of three",
+    "postgresql": "two UPDATEs",
+    "postgres": "two UPDATEs",
+    "mysql": "two UPDATEs on MariaDB",
+    "mariadb": "two UPDATEs on MariaDB",
+    "postgresql advisory": "bare advisory locks",
+    "postgresql-advisory": "bare advisory locks",
+    "mysql advisory": "bare GET_LOCK",
+    "mysql-advisory": "bare GET_LOCK",
+    "postgresql for-update": "bare FOR UPDATE",
+    "postgresql-for-update": "bare FOR UPDATE",
+    "mysql for-update": "bare FOR UPDATE on MariaDB",
+    "mysql-for-update": "bare FOR UPDATE on MariaDB",
 }
 NETWORK = "loopback round trips"
 TURN = 0.01
@@ -71,6 +83,14 @@ def goals(target: Entrant, placement: str, floor: str | None = None) -> Iterator
         if placement == SAME:
             yield Goal(target.label, "p50", at_most=1 / 2.2, against="redis-py")
         yield Goal(f"{target.label} async with", "p50", at_most=1 / 2, against="redis.asyncio")
+    if target.scheme in ("postgresql", "mysql"):
+        yield Goal(target.label, "p50", at_most=1.5, against=FLOOR_OF[target.scheme])
+    if target.scheme in ("postgresql advisory", "mysql advisory"):
+        yield Goal(target.label, "p50", at_most=2.0, against=FLOOR_OF[target.scheme])
+        name = "MySQL" if target.scheme.startswith("mysql") else "PostgreSQL"
+        yield Goal(target.label, "p50", at_most=1 / 3, against=f"tooz on {name}")
+        if name == "PostgreSQL":
+            yield Goal(target.label, "p50", at_most=1 / 3, against="pals")
     if target.scheme == "zk":
         yield Goal(target.label, "p50", at_most=1.2, against=FLOOR_OF["zk"])
     if target.scheme == "etcd":

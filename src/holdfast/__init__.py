@@ -22,7 +22,17 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
-from holdfast.sync import Lease, Lock, Locks, LostEvent, Permit, RWLock, Semaphore, connect
+from holdfast.sync import (
+    Lease,
+    Lock,
+    Locks,
+    LostEvent,
+    Optimistic,
+    Permit,
+    RWLock,
+    Semaphore,
+    connect,
+)
 from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
 
 __version__ = "0.1.0.dev1"
@@ -43,6 +53,7 @@ __all__ = [
     "Misconfigured",
     "Mode",
     "NotHeld",
+    "Optimistic",
     "Permit",
     "RWLock",
     "Semaphore",

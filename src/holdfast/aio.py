@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
+from holdfast.core import optimistic
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.guard import Exit, Guard
 from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
@@ -32,6 +33,7 @@ __all__ = [
     "Lock",
     "Locks",
     "LostEvent",
+    "Optimistic",
     "Permit",
     "RWLock",
     "Semaphore",
@@ -51,7 +53,7 @@ class AioLockOptions(LockOptions, total=False):
     `asyncio.timeout` does it, and the `with` raises `LeaseLost`."""
 
 
-def connect(url: str | None = None, **options: Any) -> Locks:
+def connect(url: Any = None, **options: Any) -> Locks:
     """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
     user's own). Contacts nobody yet.
 
@@ -287,6 +289,22 @@ class RWLock:
         return Lock(self._client, self._exclusive, self._cancel_on_lost)
 
 
+class Optimistic:
+    """A version to be compared when the work is done; nothing is held meanwhile."""
+
+    def __init__(self, client: Locks, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    async def version(self) -> int:
+        """The version that is there now; 0 before the first commit."""
+        return await optimistic.read(self._client._engine(), self.name)
+
+    async def commit(self, version: int) -> int | None:
+        """Replace this version; the new one, or None if somebody else has replaced it before."""
+        return await optimistic.commit(self._client._engine(), self.name, version)
+
+
 class Locks(Client):
     """A client: makes locks, keeps their leases, and is closed when done with."""
 
@@ -304,6 +322,10 @@ class Locks(Client):
     ) -> Semaphore:
         """At most `permits` permits are held at once; each acquire takes `take` of them."""
         return Semaphore(self, *self._wish(name, Mode.PERMITS, options, take, permits))
+
+    def optimistic(self, name: str) -> Optimistic:
+        """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
+        return Optimistic(self, checked_name(name))
 
     def _wish(
         self, name: str, mode: Mode, options: AioLockOptions, permits: int = 1, limit: int = 1
@@ -345,16 +367,19 @@ class Locks(Client):
         return await self._inspect(prefix, exact=False)
 
     async def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
-        engine = self._engine()
-        deadline = engine.port.now() + engine.request_timeout
-        return await engine.backend.inspect(checked_prefix(prefix), exact, deadline)
+        engine, prefix = self._engine(), checked_prefix(prefix)
+        limit = engine.port.now() + engine.request_timeout
+        return await engine.backend.inspect(prefix, exact, limit)
 
     async def evict(self, name: str) -> int:
-        """The operator's force-release: end all holders of a name; how many there were. They learn
-        of it at their next renewal."""
-        engine = self._engine()
-        name = checked_name(name)
+        """Force-release: end all holders, who learn of it at their next renewal; how many."""
+        engine, name = self._engine(), checked_name(name)
         return await engine.backend.evict(name, engine.port.now() + engine.request_timeout)
+
+    async def sweep(self, idle: float = 0.0) -> int:
+        """Forget what is over, and names unused for `idle` seconds; how much there was."""
+        engine, patience = self._engine(), max(PATIENCE, self._timeout)
+        return await self._swept().sweep(idle, engine.port.now() + patience)
 
     def _engine(self) -> Engine:
         engine = super()._engine()

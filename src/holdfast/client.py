@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from holdfast.backends import find
-from holdfast.backends.url import Option, parse
+from holdfast.backends.url import Option, found
 from holdfast.core.acquire import Engine
-from holdfast.core.backend import Backend
+from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
@@ -43,15 +43,18 @@ PATIENCE = 5.0
 class Client:
     """The part of a client that needs no waiting."""
 
-    def __init__(
-        self, url: str | None, options: Mapping[str, Any], port: Callable[[], Port]
-    ) -> None:
+    def __init__(self, url: Any, options: Mapping[str, Any], port: Callable[[], Port]) -> None:
         if url == "":
             raise Misconfigured(
                 "the URL is empty: leave it out for the embedded default, or name a store"
             )
-        self._url = parse(url or os.environ.get("HOLDFAST_URL") or EMBEDDED)
+        if url is None:
+            url = os.environ.get("HOLDFAST_URL") or EMBEDDED
+        options = dict(options)
+        self._url = found(url, options.pop("connection", None))
         factory = find(self._url.scheme)
+        if self._url.source is not None and not getattr(factory, "adopts", False):
+            raise Misconfigured(f"{self._url.scheme}:// makes its connections by itself")
         values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
         self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")
         if self._timeout > 86400:
@@ -101,6 +104,20 @@ class Client:
     def capabilities(self) -> Capabilities:
         """What the backend promises, and what it cannot."""
         return self._current.backend.capabilities
+
+    def schema(self) -> list[str]:
+        """The statements that make the store's tables, for who may not create them. Contacts
+        nobody."""
+        backend = self._current.backend
+        if not isinstance(backend, Tabular):
+            raise Unsupported(f"{self._url} has no tables to be made")
+        return backend.ddl
+
+    def _swept(self) -> Swept:
+        backend = self._current.backend
+        if not isinstance(backend, Swept):
+            raise Unsupported(f"{self._url} forgets by itself what is over")
+        return backend
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
         return want(name, mode, options, self.capabilities, permits=permits, limit=limit)

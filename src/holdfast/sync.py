@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
 from holdfast.client import PATIENCE, Client
+from holdfast.core import optimistic
 from holdfast.core.acquire import Acquisition
 from holdfast.core.guard import Exit, Guard
 from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
@@ -25,14 +26,24 @@ from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Busy, LockInfo, Mode
 
-__all__ = ["Lease", "Lock", "Locks", "LostEvent", "Permit", "RWLock", "Semaphore", "connect"]
+__all__ = [
+    "Lease",
+    "Lock",
+    "Locks",
+    "LostEvent",
+    "Optimistic",
+    "Permit",
+    "RWLock",
+    "Semaphore",
+    "connect",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L", bound="BaseLease")
 
 
-def connect(url: str | None = None, **options: Any) -> Locks:
+def connect(url: Any = None, **options: Any) -> Locks:
     """A client of the store that `url` names (else $HOLDFAST_URL, else sqlite://, a file of the
     user's own). Contacts nobody yet.
 
@@ -217,6 +228,22 @@ class RWLock:
         return Lock(self._client, self._exclusive)
 
 
+class Optimistic:
+    """A version to be compared when the work is done; nothing is held meanwhile."""
+
+    def __init__(self, client: Locks, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    def version(self) -> int:
+        """The version that is there now; 0 before the first commit."""
+        return drive(optimistic.read(self._client._engine(), self.name))
+
+    def commit(self, version: int) -> int | None:
+        """Replace this version; the new one, or None if somebody else has replaced it before."""
+        return drive(optimistic.commit(self._client._engine(), self.name, version))
+
+
 class Locks(Client):
     """A client: makes locks, keeps their leases, and is closed when done with."""
 
@@ -234,6 +261,10 @@ class Locks(Client):
     ) -> Semaphore:
         """At most `permits` permits are held at once; each acquire takes `take` of them."""
         return Semaphore(self, self._wish(name, Mode.PERMITS, options, take, permits))
+
+    def optimistic(self, name: str) -> Optimistic:
+        """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
+        return Optimistic(self, checked_name(name))
 
     def _wish(
         self, name: str, mode: Mode, options: LockOptions, permits: int = 1, limit: int = 1
@@ -284,6 +315,11 @@ class Locks(Client):
         engine = self._engine()
         name = checked_name(name)
         return drive(engine.backend.evict(name, engine.port.now() + engine.request_timeout))
+
+    def sweep(self, idle: float = 0.0) -> int:
+        """Forget what is over, and names unused for `idle` seconds; how much there was."""
+        engine, patience = self._engine(), max(PATIENCE, self._timeout)
+        return drive(self._swept().sweep(idle, engine.port.now() + patience))
 
     def close(self) -> None:
         """Give back everything still held (its holders are told that it is lost), and stop."""

@@ -316,6 +316,8 @@ def test_the_tree_of_commands() -> None:
         "show",
         "watch",
         "release",
+        "schema",
+        "sweep",
         "demo",
         "lab",
         "completion",

@@ -41,6 +41,8 @@ FAMILIES: dict[str, Family] = {
     "java": Family(("default-jre-headless",), ("java",)),
     "mariadb": Family(("mariadb-server",), ("mariadbd", "mariadb-install-db", "mariadb")),
     "postgres": Family(("postgresql",), ("initdb", "postgres", "psql")),
+    "pgbouncer": Family(("pgbouncer",), ("pgbouncer",)),
+    "galera": Family(("galera-4",), ("/usr/lib/galera/libgalera_smm.so",)),
 }
 
 # Debian keeps daemons out of a user's PATH, and PostgreSQL's programs out of everybody's.

@@ -80,6 +80,7 @@ class MariaDBServer(SqlServer):
                 need("mariadb-install-db"),
                 "--no-defaults",
                 f"--datadir={self.data}",
+                f"--tmpdir={self.data}",
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
@@ -98,6 +99,9 @@ class MariaDBServer(SqlServer):
     def command(self) -> list[str]:
         settings = {
             "datadir": str(self.data),
+            # A server that starts deletes all `#sql` files of its tmpdir. In a folder that others
+            # use too, these are their temporary tables, and who misses one dies (signal 11).
+            "tmpdir": str(self.data),
             "socket": str(self.data / "mysqld.sock"),
             "pid-file": str(self.data / "mysqld.pid"),
             "bind-address": HOST,

@@ -5,6 +5,7 @@
     python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
     python -m tests.stress zookeeper                the same with ZooKeeper
     python -m tests.stress etcd --holds 50000       three members of its own, likewise
+    python -m tests.stress postgres                 or mariadb
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
 made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
@@ -39,6 +40,7 @@ from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
 from tests.stress.redis import RedisStore
 from tests.stress.resource import writes
+from tests.stress.sql import MariaDBStore, PostgresStore
 from tests.stress.store import Store
 from tests.stress.zookeeper import ZooKeeperStore
 
@@ -51,7 +53,7 @@ FREED_AFTER = {"process": 0.0, "session": 1.5 * LONGEST + 0.5}
 """Seconds after its death; a session lasts half as long again as the lease, and ends at a tick."""
 SHOWN = 20
 STORES: dict[str, Callable[[int, float], Store]] = {
-    kind.name: kind for kind in (RedisStore, ZooKeeperStore, EtcdStore)
+    kind.name: kind for kind in (RedisStore, ZooKeeperStore, EtcdStore, PostgresStore, MariaDBStore)
 }
 
 

@@ -4,17 +4,20 @@ Contract: one fault at a time, at random moments. What the faults do is what TCP
 Bytes are late, or the connection ends; nothing is lost in the middle of a connection that goes on,
 so a fault that swallows frames ends with a reset of everybody. A server is killed and comes back
 with what it has acknowledged. Each fault's time is a stop, in which nobody can be served.
-Partners: `crew.py`, which does things to the clients; `redis.py`, `zookeeper.py`, `etcd.py`, the
-stores.
+Partners: `crew.py`, which does things to the clients; `redis.py`, `zookeeper.py`, `etcd.py`,
+`sql.py`, the stores.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from holdfast.testing import FaultProxy
@@ -200,5 +203,16 @@ class Served(Store):
         return self._process.resume
 
     def kill(self) -> None:
+        before = _children()
         self._process.kill()
+        # A database's processes die with it, and are ours then.
+        for pid in _children() - before:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         self._process.restart()
+
+
+def _children() -> set[int]:
+    """Of this process: its own, and those it adopted."""
+    pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {int(pid) for pid in pids.split()}

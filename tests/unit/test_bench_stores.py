@@ -190,6 +190,7 @@ def test_who_cannot_wait_is_measured_alone(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_etcd_says_what_it_was_asked(servers: Servers) -> None:
     served = servers.named_in("etcd://{etcd}/bench")
     assert served is not None
+    assert served.books is not None
     meter = meter_of(served.books)
     before = meter.read()
     with holdfast.connect(f"etcd://{served.address}") as locks:

@@ -37,6 +37,14 @@ _registry: dict[str, Entry] = {
     "redis+unix": Entry("holdfast.backends.redis:RedisBackend", "redis"),
     "etcd": Entry("holdfast.backends.etcd:EtcdBackend", None),
     "etcds": Entry("holdfast.backends.etcd:EtcdBackend", None),
+    **{
+        scheme: Entry("holdfast.backends.mysql:MySQLBackend", "mysql")
+        for scheme in ("mysql", "mariadb")
+    },
+    **{
+        scheme: Entry("holdfast.backends.postgres:PostgresBackend", "postgres")
+        for scheme in ("postgresql", "postgres")
+    },
     "zk": Entry("holdfast.backends.zookeeper:ZooKeeperBackend", "zookeeper"),
 }
 

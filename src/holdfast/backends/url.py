@@ -1,5 +1,9 @@
 """URLs and their options: parsed once, checked against what the backend declares.
 
+A store may also be named by where its connections come from: an SQLAlchemy engine, or a function.
+Nothing is imported for that, an engine is known by what it can do; what is found becomes a `Url`
+that carries its source, and the scheme's backend uses it.
+
 Contract: a typo is an error that names the nearest option, never silently ignored; a password is
 never part of a message (`Url` prints itself without one).
 """
@@ -8,16 +12,22 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.errors import Misconfigured
 
-__all__ = ["Option", "Url", "parse"]
+__all__ = ["Option", "Url", "found", "parse"]
 
 ENCODE = "Characters like / ? # @ : in a user name, password or path are written as %2F and so on"
+
+SCHEMES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+"""What SQLAlchemy calls a database -> our scheme."""
+
+CLIENTS = {"psycopg": "postgresql", "pymysql": "mysql", "aiomysql": "mysql"}
+"""Whose `connect` it is -> our scheme."""
 
 SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
@@ -60,6 +70,7 @@ class Url:
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    source: Any = field(default=None, repr=False)  # where connections come from, if not from here
 
     @property
     def host(self) -> str:
@@ -145,3 +156,39 @@ def _host(text: str, scheme: str) -> tuple[str, int | None]:
 def _shorn(text: str) -> str:
     """What may be shown of a text that is not a URL, and might hold a password."""
     return text.rpartition("@")[2][:40]
+
+
+def found(source: Any, connection: Callable[[], Any] | None) -> Url:
+    """The store that is meant by what was given to `connect`."""
+    if isinstance(source, str):
+        url = parse(source)
+        return url if connection is None else replace(url, source=connection)
+    if connection is not None:
+        raise Misconfigured("`connection` goes with a URL that names the kind of store")
+    if hasattr(source, "raw_connection") and hasattr(source, "dialect"):
+        return _engine(source)
+    if callable(source):
+        client = getattr(source, "func", source).__module__.partition(".")[0]
+        if client in CLIENTS:
+            return Url(CLIENTS[client], source=source)
+        raise Misconfigured(
+            "which database does this function connect to? Say it by a URL: "
+            'connect("postgresql://?strategy=row", connection=function)'
+        )
+    raise Misconfigured(
+        f"connect() takes a URL, an SQLAlchemy engine, or a function that connects; not a "
+        f"{type(source).__name__}"
+    )
+
+
+def _engine(engine: Any) -> Url:
+    name = str(engine.dialect.name)
+    if name not in SCHEMES:
+        raise Misconfigured(
+            f"this engine's database is {name}: holdfast knows {', '.join(SCHEMES)}. For SQLite "
+            "there is sqlite:///path"
+        )
+    place = engine.url
+    hosts = ((place.host, place.port),) if place.host else ()
+    path = f"/{place.database}" if place.database else ""
+    return Url(SCHEMES[name], user=place.username or "", hosts=hosts, path=path, source=engine)

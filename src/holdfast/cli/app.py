@@ -17,6 +17,7 @@ from holdfast.cli.lab.command import lab
 from holdfast.cli.options import url_option, write_statuses
 from holdfast.cli.run import run
 from holdfast.cli.tables import ls, release, show
+from holdfast.cli.upkeep import schema, sweep
 from holdfast.cli.watch import watch
 
 __all__ = ["app", "commands"]
@@ -87,7 +88,7 @@ def demo() -> int:
     return play()
 
 
-for command in (run, ls, show, watch, release, lab, completion):
+for command in (run, ls, show, watch, release, schema, sweep, lab, completion):
     app.add_command(command)
 
 

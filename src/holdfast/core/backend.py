@@ -23,7 +23,7 @@ made when first needed, so that `connect()` cannot hang and a forked child makes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.core.port import Port
 from holdfast.types import (
@@ -42,7 +42,7 @@ from holdfast.types import (
     Unknown,
 )
 
-__all__ = ["Backend", "Signals"]
+__all__ = ["Backend", "Signals", "Swept", "Tabular"]
 
 
 class Signals(Protocol):
@@ -132,4 +132,24 @@ class Backend(Protocol):
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         """Until the cell's version differs from `version` (0: until it exists) and return it as it
         then is, None meaning empty; or return it unchanged at the deadline."""
+        ...
+
+
+@runtime_checkable
+class Tabular(Protocol):
+    """A store whose tables an operator may have to make."""
+
+    @property
+    def ddl(self) -> list[str]:
+        """The statements that make them, in order; harmless where they are there already."""
+        ...
+
+
+@runtime_checkable
+class Swept(Protocol):
+    """A store in which something stays when its time is over, until somebody forgets it. Clients do
+    so now and then while they use it; an operator may at any time."""
+
+    async def sweep(self, idle: float, deadline: float) -> int:
+        """Forget what is over, and names unused for so many seconds; how much there was."""
         ...

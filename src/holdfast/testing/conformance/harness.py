@@ -210,6 +210,11 @@ class Api:
         if not self.capabilities.cells:
             pytest.skip("capabilities: no cells")
 
+    def need_lasting_leases(self) -> None:
+        """For leases that outlive the connection they were made on."""
+        if self.capabilities.crash_release == "connection":
+            pytest.skip("capabilities: a lease has a connection of its own, and ends with it")
+
     def need_processes(self) -> None:
         if not self.capabilities.cross_process:
             pytest.skip("capabilities: lives in one process")
@@ -231,6 +236,8 @@ class Api:
         """Until so many claims wait for this name."""
 
         async def so_many() -> bool:
+            if not self.capabilities.inspection:
+                return self.strategy.line(name) == count
             return len(await self.waiters(name)) == count
 
         await self.until(so_many, f"{count} in line for {name!r}")
@@ -240,7 +247,9 @@ class Api:
     ) -> asyncio.Task[aio.Lease | aio.Permit | None]:
         """Begin to acquire beside the test, and return when that stands in line (or has ended,
         if the machine is so slow that it did)."""
-        before = {waiter.id for waiter in await self.waiters(lock.name)}
+        blind = not self.capabilities.inspection
+        length = self.strategy.line(lock.name) if blind else 0
+        before = set[str]() if blind else {waiter.id for waiter in await self.waiters(lock.name)}
 
         async def acquire() -> aio.Lease | aio.Permit | None:
             return await lock.acquire(timeout=timeout)
@@ -248,6 +257,8 @@ class Api:
         task = self.spawn(acquire())
 
         async def stands() -> bool:
+            if blind:
+                return task.done() or self.strategy.line(lock.name) > length
             return task.done() or any(w.id not in before for w in await self.waiters(lock.name))
 
         await self.until(stands, f"a place in line for {lock.name!r}")

@@ -105,6 +105,7 @@ class Leases(Theme):
 
     @pytest.mark.req("R20", "thousands of renewals due at once")
     async def test_many_leases_are_renewed_in_batches(self, api: Api) -> None:
+        api.need_lasting_leases()
         api.strategy.requests()
         leases = [await take(api.here.lock(f"x{n}", ttl=api.brief)) for n in range(100)]
         before = api.strategy.requests()

@@ -136,6 +136,10 @@ class Strategy:
         counters, which must outlive the locks, do not count; tombstones do (they end in time)."""
         self._cannot("leftovers")
 
+    def line(self, name: str) -> int:
+        """How many wait for this name: only asked where `inspect` cannot tell (capabilities)."""
+        self._cannot("line")
+
     def requests(self) -> int:
         """How many requests all clients have sent to the store until now."""
         self._cannot("requests")

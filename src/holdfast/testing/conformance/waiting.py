@@ -126,6 +126,7 @@ class Waiting(Theme):
     @pytest.mark.req("R8", "waiter withdrawn")
     async def test_who_gives_up_is_skipped(self, api: Api) -> None:
         lease = await take(api.here.lock("x"))
+        assert await refused(api.there.lock("x"))  # logs in, which may take longer than the wait
         gives_up = await api.queue_up(api.there.lock("x"), timeout=0.3)
         stays = await api.queue_up(api.here.lock("x"))
         assert await gives_up is None

@@ -1,0 +1,64 @@
+"""MySQL's and MariaDB's words. Contract: `sql/dialect.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.sql.dialect import Types
+from holdfast.backends.sql.session import Statement, Value
+
+__all__ = ["MySQL"]
+
+
+class MySQL:
+    name = "mysql"
+    types = Types(
+        "VARBINARY(1024)",
+        "VARBINARY(64)",
+        "BLOB",
+        "MEDIUMBLOB",
+        "BIGINT NOT NULL AUTO_INCREMENT",
+    )
+    index_inside = True
+    table_options = " ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+    # Not NOW(), which an hour's change of the time zone would touch.
+    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    returning = False
+    insert_new = "INSERT IGNORE"
+    if_new = ""
+    from_nothing = " FROM DUAL"
+    notify = ""
+    # A session that does nothing inside a transaction was stopped, while others wait for the row
+    # that it has locked: the server ends it. MySQL has no such limit but that of all idle sessions
+    # (of which the pool notices that they ended).
+    setup: Sequence[str] = (
+        "SET SESSION innodb_lock_wait_timeout = 5"
+        " /*M!100300 , idle_transaction_timeout = 2 */ /*!80000 , wait_timeout = 10 */",
+    )
+    begin = "BEGIN"
+    setup_pooled: Sequence[str] = ()
+    no_table = frozenset({"1146"})
+    denied = frozenset({"1044", "1142", "1143", "1227"})
+
+    def quote(self, identifier: str) -> str:
+        return ".".join(f"`{part}`" for part in identifier.split("."))
+
+    def making(self, texts: Sequence[str]) -> Sequence[str]:
+        return texts
+
+    def among(self, column: str, number: int) -> str:
+        return f"{column} IN ({', '.join(['%s'] * number)})"
+
+    def packed(self, values: Sequence[bytes]) -> Sequence[Value]:
+        return values
+
+    def renewal(self, locks: str, number: int) -> str:
+        # An owner belongs to one name only, so two lists say as much as pairs.
+        return (
+            f"UPDATE {locks} SET expires = GREATEST(expires, {self.now} + ttl)"
+            f" WHERE {self.among('name', number)} AND {self.among('owner', number)}"
+            f" AND expires > {self.now}"
+        )
+
+    def patience(self, seconds: int) -> Statement:
+        return f"SET SESSION innodb_lock_wait_timeout = {seconds}", ()

@@ -1,0 +1,149 @@
+"""A session on a blocking socket: PyMySQL.
+
+Contract: `sql/session.py`; nothing here suspends. Hazard: PyMySQL's time limits are those of one
+read; at the login they are what is left of the caller's deadline at each packet, and later nothing
+is read before something has arrived.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants.COMMAND import COM_QUERY
+
+from holdfast.backends.mysql.text import check_flags, rendered, translated
+from holdfast.backends.sql.session import Result, Session, Statement, milliseconds, readable
+from holdfast.ports.clock import now
+
+__all__ = ["ThreadSession"]
+
+COM_SET_OPTION, MULTI_STATEMENTS_ON = 0x1B, b"\0\0"
+
+LEAST = 0.001
+"""Seconds: a limit of 0 would mean not to wait at all."""
+
+
+class _Connection(Connection):
+    """PyMySQL's, whose limits are a deadline."""
+
+    deadline = 0.0
+    limit = 0.0
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        """Said at the login already; all else we say is ASCII. Saves a trip."""
+
+    @property
+    def _left(self) -> float:
+        return self.limit or max(self.deadline - now(), LEAST)
+
+    @_left.setter
+    def _left(self, _: Any) -> None:
+        pass  # the constructor's
+
+    _read_timeout = _left
+    _write_timeout = _left
+
+
+class ThreadSession(Session):
+    def __init__(self, connection: Any) -> None:
+        super().__init__()
+        self._connection = connection
+        self._own = isinstance(connection, _Connection)
+        self._first = True
+        self._poll = select.poll()
+        self._poll.register(connection._sock.fileno(), select.POLLIN)
+        self._opened()
+
+    @classmethod
+    async def connect(cls, deadline: float, **arguments: Any) -> ThreadSession:
+        connection = _Connection(**arguments, defer_connect=True)
+        connection.deadline = deadline
+        connection.connect_timeout = connection._left
+        try:
+            connection.connect()
+        except (pymysql.Error, OSError, EOFError, AssertionError) as error:
+            raise translated(error) from error
+        return cls(connection)
+
+    @classmethod
+    async def adopt(cls, connection: Any, deadline: float) -> ThreadSession:
+        """One that somebody else has made."""
+        session = cls(connection)
+        try:
+            check_flags(connection)
+            session._limit(deadline)
+            connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
+            connection._read_packet()
+        except (pymysql.Error, OSError, AttributeError) as error:
+            session.close()
+            raise translated(error) from error
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
+        self._limit(deadline)
+        self._first = True
+        try:
+            self._connection._execute_command(COM_QUERY, rendered(statements))
+        except (pymysql.Error, OSError, AttributeError) as error:
+            raise translated(error) from error
+
+    async def _next(self, deadline: float) -> Result | None:
+        connection = self._connection
+        try:
+            # Only what has begun to arrive is read: a read that ran out of time cannot be resumed.
+            if not self._arrived(deadline):
+                return None
+            self._first = False
+            self._limit(deadline)
+            connection._read_query_result()
+            answer = connection._result
+            return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
+        except (pymysql.Error, OSError, AttributeError, IndexError) as error:
+            raise translated(error) from error
+
+    def _limit(self, deadline: float) -> None:
+        """In whole seconds, so that it hardly ever changes: an answer that has begun to arrive and
+        then stops is given up a second late at most, and no packet costs a system call."""
+        connection = self._connection
+        limit = float(max(1, min(math.ceil(deadline - now()), 3600)))
+        if self._own:
+            connection.limit = limit
+        else:
+            connection._read_timeout = connection._write_timeout = limit
+
+    def _arrived(self, deadline: float) -> bool:
+        if not self._first and self._buffered():  # it came together with the one before
+            return True
+        while not self._poll.poll(milliseconds(deadline)):
+            if now() >= deadline:
+                return False
+        return True
+
+    def _buffered(self) -> bool:
+        connection = self._connection
+        connection._sock.settimeout(0)
+        connection._current_timeout = 0
+        try:
+            return bool(connection._rfile.peek(1))
+        except ssl.SSLWantReadError:
+            return False
+
+    def fileno(self) -> int:
+        sock = self._connection._sock
+        return -1 if sock is None else int(sock.fileno())
+
+    def looks_dead(self) -> bool:
+        fd = self.fileno()
+        return fd < 0 or readable(fd)
+
+    def _close(self) -> None:
+        self._connection._force_close()

@@ -1,0 +1,100 @@
+"""Hearing what NOTIFY sends to a session, until it comes or somebody wakes us.
+
+Contract: `sql/dialect.Hearing`. `wake` may come from any thread, at any time, also after `close`.
+Hazard: what NOTIFY sent may have arrived with the answer to another statement; so what is there
+already is looked at before anything is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import select
+
+import psycopg
+
+from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.sql.session import Gone
+from holdfast.core.port import Port
+from holdfast.ports.clock import now
+
+__all__ = ["LoopHearing", "ThreadHearing"]
+
+
+class ThreadHearing:
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
+        self._out, self._in = os.pipe()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(session.fileno(), select.POLLIN)
+        self._closed = False
+
+    async def listen(self, until: float) -> list[str]:
+        heard = _heard(self._session)
+        while not heard:
+            left = until - now()
+            if left <= 0:
+                break
+            ready = self._poll.poll(None if left == math.inf else math.ceil(left * 1000))
+            if any(fd == self._out for fd, _ in ready):
+                os.read(self._out, 4096)
+                break
+            if ready:
+                _consume(self._session)
+                heard = _heard(self._session)
+        return heard
+
+    def wake(self) -> None:
+        try:
+            if not self._closed:
+                os.write(self._in, b"\0")
+        except (BlockingIOError, OSError):  # it is awake already, or gone
+            pass
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._in)
+            os.close(self._out)
+
+
+class LoopHearing:
+    def __init__(self, session: PostgresSession, port: Port) -> None:
+        self._session = session
+        self._port = port
+        self._event = port.event()
+
+    async def listen(self, until: float) -> list[str]:
+        heard = _heard(self._session)
+        if heard or now() >= until:
+            return heard
+        loop, fd = asyncio.get_running_loop(), self._session.fileno()
+        loop.add_reader(fd, self._event.set)
+        try:
+            await self._event.wait(until)
+        finally:
+            loop.remove_reader(fd)
+        self._event.clear()
+        _consume(self._session)
+        return _heard(self._session)
+
+    def wake(self) -> None:
+        self._event.set()
+
+    def close(self) -> None:
+        pass
+
+
+def _consume(session: PostgresSession) -> None:
+    try:
+        session._pgconn.consume_input()
+    except psycopg.Error as error:
+        raise Gone(str(error).strip(), sent=True) from None
+
+
+def _heard(session: PostgresSession) -> list[str]:
+    return [payload for _, payload in session._heard()]
