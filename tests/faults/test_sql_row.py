@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from holdfast import Mode, Unavailable
+from holdfast.backends.postgres.session import PostgresSession
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.sql.rules import Line
+from holdfast.backends.sql.session import Session, Statement
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
-from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed
+from holdfast.types import AlreadyLost, Busy, Cell, Claim, Grant, Lost, Released, Renewed
 from tests.conformance.sql import USER, MySQLStrategy, PostgresStrategy, SqlStrategy
 
 pytestmark = pytest.mark.servers
@@ -339,7 +343,7 @@ class RowFaults(Theme):
     async def test_a_thousand_leases_are_renewed_by_one_statement(self, api: Api) -> None:
         """On one connection. The rows are made by hand: a thousand acquires say no more."""
         raw, strategy, size = api.raw(), sql(api), 1000
-        claims = [raw.claim(f"n{n}") for n in range(size)]
+        claims = [Claim(f"n{n}", secrets.token_hex(16), ttl=30.0) for n in range(size)]
         for names in (claims[:500], claims[500:]):
             row = f"(%s, %s, %s, {strategy.dialect.now} + 5000000, 0, 30000000, 0, '')"
             values = [(c.name.encode(), 1, c.owner.encode()) for c in names]
@@ -349,7 +353,7 @@ class RowFaults(Theme):
                 tuple(value for row in values for value in row),
             )
         grants = [Grant(claim, api.now() + 5, 1) for claim in claims]
-        lost = raw.claim("lost")
+        lost = Claim("lost", secrets.token_hex(16), ttl=30.0)
         await raw.renew(*grants)  # connects
         proxy = strategy.proxy
         before, connections = proxy.requests, len(proxy.connections)
@@ -384,7 +388,51 @@ class RowFaults(Theme):
         assert costs[0] == costs[1]
 
 
-class TestPostgresRowFaults(RowFaults, Suite):
+class PostgresOnly(Theme):
+    @pytest.mark.req("cells", "R9")
+    async def test_who_begins_to_watch_while_the_ear_is_made_is_called(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first to wait for a cell comes between LISTEN and its answer."""
+        writer, raw = api.raw(), api.raw()
+        first = await writer.write("c", b"one")
+        room = raw.backend._room  # type: ignore[attr-defined]
+        listen = PostgresSession.batch
+        waiting: list[asyncio.Task[Cell | None]] = []
+        loop = asyncio.get_running_loop()
+        begun = threading.Event()
+
+        def begin() -> None:
+            waiting.append(api.spawn(raw.wait_for_change("c", first.version, within=2 * LONG)))
+
+        async def late(self: Session, statements: Sequence[Statement], deadline: float) -> Any:
+            answer = await listen(self, statements, deadline)
+            if statements[0][0].startswith("LISTEN") and not begun.is_set():
+                begun.set()
+                if api.port == "aio":
+                    begin()
+                    await asyncio.sleep(0.1)
+                else:
+                    loop.call_soon_threadsafe(begin)
+                    while not room.watched:
+                        time.sleep(0.001)
+            return answer
+
+        monkeypatch.setattr(PostgresSession, "batch", late)
+        grant = await writer.grant(writer.claim("x"))
+        busy = await raw.queue(raw.claim("x"))
+        entered = room.enter(
+            raw.claim("x"), busy.token
+        )  # an attendant is needed, and not for cells
+        while not waiting or not room.hears:
+            await asyncio.sleep(0.01)
+        second = await writer.write("c", b"two")
+        assert await asyncio.wait_for(waiting[0], 3) == second
+        room.leave(entered)
+        await writer.release(grant)
+
+
+class TestPostgresRowFaults(RowFaults, PostgresOnly, Suite):
     strategy = PostgresStrategy
 
     @classmethod

@@ -367,11 +367,11 @@ def _send(pid: int, number: signal.Signals) -> bool:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, listing.read_text().split())
-        except OSError:
-            continue
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except OSError:  # it has ended, or one of its threads
+        pass
     return found
 
 

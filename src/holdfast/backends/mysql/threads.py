@@ -107,7 +107,8 @@ class ThreadSession(Session):
             connection._read_query_result()
             answer = connection._result
             return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
-        except (pymysql.Error, OSError, AttributeError, IndexError) as error:
+        except (pymysql.Error, OSError, AttributeError, IndexError, ValueError) as error:
+            # ValueError: another thread has closed it.
             raise translated(error) from error
 
     def _limit(self, deadline: float) -> None:

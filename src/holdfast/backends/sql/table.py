@@ -92,17 +92,18 @@ class TableBackend(Overview, Cells):
         dialect = self._driver.dialect
         session = await self._desk.connect(deadline)
         calls = bool(dialect.notify) and not session.pooled
+        cells = self._room.watched  # once: somebody may begin to watch while we ask
         try:
             if calls:
                 channels = [self._client]
-                if self._room.watched:
+                if cells:
                     channels.append(self._words.cells_channel)
                 await session.batch([(f'LISTEN "{name}"', ()) for name in channels], deadline)
             hearing = self._driver.hearing(session, self._port)
         except BaseException:
             session.close()
             raise
-        return SessionEar(session, dialect, self._words, hearing, calls, self._room.watched)
+        return SessionEar(session, dialect, self._words, hearing, calls, cells)
 
     def _handed_over(self, name: bytes, granted: Sequence[Entry]) -> None:
         """By a step of ours, or so it seems: who of ours was let in need not ask for it, and who
