@@ -136,4 +136,3 @@ class _Servers:
     @staticmethod
     def _transport(settings: Settings, asynchronous: bool) -> Transport:
         return LoopTransport(settings) if asynchronous else ThreadTransport(settings)
-

@@ -133,14 +133,12 @@ class Backend:
             await self._council.ask(self._writer.attempt(sheet), votes, limit, ORDINARY)
             ballot: Votes | Commit = votes
             if votes.won:
-                if not setting.fencing:
-                    return self._granted(sheet, sent, None)
+                if not setting.fencing or self._until(claim, sent) <= port.now():
+                    return self._granted(sheet, sent, None)  # or it is over before it began
                 ballot = commit = Commit(len(self._members))
                 token = votes.token
                 limit = min(deadline, port.now() + setting.patience)
-                await self._council.ask(
-                    self._writer.commit(sheet, token), commit, limit, ORDINARY
-                )
+                await self._council.ask(self._writer.commit(sheet, token), commit, limit, ORDINARY)
                 if commit.held:
                     return self._granted(sheet, sent, token)
             await self._undo(sheet)
@@ -159,9 +157,12 @@ class Backend:
     def _granted(self, sheet: Sheet, sent: float, token: int | None) -> Grant:
         claim = sheet.claim
         sheet.token = token
-        grant = Grant(claim, valid_until(sent, claim.ttl, self._setting.drift), token)
+        grant = Grant(claim, self._until(claim, sent), token)
         self._lobby.granted(claim, grant.until)
         return grant
+
+    def _until(self, claim: Claim, sent: float) -> float:
+        return valid_until(sent, claim.ttl, self._setting.drift)
 
     async def _undo(self, sheet: Sheet) -> None:
         """It did not come to a grant: no node keeps a vote for it, whatever it has said."""
@@ -280,7 +281,7 @@ class Backend:
             if tally.held:
                 if forgot:
                     await self._install(sheet, forgot)
-                results.append(Renewed(valid_until(sent, grant.claim.ttl, self._setting.drift)))
+                results.append(Renewed(self._until(grant.claim, sent)))
             elif tally.lost:
                 self._forget(grant.claim)
                 results.append(Lost(NOT_OURS))
@@ -322,9 +323,9 @@ class Backend:
     async def cell_read(self, name: str, deadline: float) -> Cell | None:
         self._no_cells()
 
-    async def cell_write(self, name: str, value: bytes | None, **options: Any) -> (
-        Cell | CellConflict | Unknown
-    ):
+    async def cell_write(
+        self, name: str, value: bytes | None, **options: Any
+    ) -> Cell | CellConflict | Unknown:
         self._no_cells()
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:

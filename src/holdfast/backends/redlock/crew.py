@@ -1,8 +1,8 @@
 """The blocking half: all nodes are asked at once by one thread, without a thread for each.
 
-Contract: a crew is one connection to each node, used by one thread at a time. A letter is written to
-every socket, then all of them are polled with one deadline, until the ballot is decided. Whoever has
-not answered by then is not waited for: its reply is skipped when the crew is used again, and its
+Contract: a crew is one connection to each node, used by one thread at a time. A letter is written
+to every socket, then all are polled with one deadline, until the ballot is decided. Whoever has not
+answered by then is not waited for: its reply is skipped when the crew is used again, and its
 connection is given up if it has then been silent for longer than a node may be. Nothing here
 suspends. Taking a crew is one atomic `deque.pop`, and so is giving it back; what is interrupted
 closes its crew. Partners: `wires.py`; `loops.py` is the same for asyncio.
@@ -146,10 +146,9 @@ class Crew:
                 self._drop(wire)
 
     def _give_up(self, ballot: Ballot) -> None:
-        """On whoever has not answered yet. A wire that was silent for as long as a node may be is
-        of no use any more; one whose node was only slower than the others is."""
+        """On whoever has not answered yet. One that is late may be a black hole, and is not used
+        again; one that was only slower than the others is."""
         late = not ballot.decided
-        moment = now()
         for wire in list(self._by_fd.values()):
             if not wire.waited_for:
                 continue
@@ -158,11 +157,11 @@ class Crew:
             if not late:
                 continue
             ballot.fail(wire.place, (NoAnswer if reached else NotSent)("no answer in time"))
-            if wire.state != READY:
-                wire.node.failed("no connection in time")
-            elif moment - wire.since >= 0.9 * self._patience:
+            if reached:
                 wire.die(NoAnswer("it is silent"))
                 self._drop(wire)
+            else:
+                wire.node.failed("no connection in time")
 
     def _drop(self, wire: Wire) -> None:
         self._wires[wire.place] = None

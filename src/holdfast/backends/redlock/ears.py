@@ -28,9 +28,7 @@ class Ears:
         self._transport = transport
 
     def room(self, port: Port, channel: str, heartbeat: float) -> Room:
-        return Room(
-            port, channel, heartbeat, lambda room: Listener(room, True, _look, self._open)
-        )
+        return Room(port, channel, heartbeat, lambda room: Listener(room, True, _look, self._open))
 
     async def _open(self, hearing: Hearing, deadline: float) -> Ear:
         moment = now()

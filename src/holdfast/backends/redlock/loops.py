@@ -15,7 +15,7 @@ from holdfast.backends.redis.loops import Link, LoopTransport
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError
 from holdfast.backends.redlock.ballot import Ballot
 from holdfast.backends.redlock.letters import Letter
-from holdfast.backends.redlock.nodes import Member, NodeSettings, places_to_ask
+from holdfast.backends.redlock.nodes import Debt, Member, NodeSettings, places_to_ask
 from holdfast.backends.redlock.wires import unknown
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
@@ -146,13 +146,12 @@ class LoopCouncil:
     def _send(self, round_: Round, place: int, link: Link, data: bytes) -> None:
         letter, member = round_.letter, self.members[place]
         limit = now() + self._patience
+        if not round_.ballot.decided:
+            limit = min(limit, round_.deadline)
         try:
             if member.debts:
                 for debt in member.pay():
-                    paid = link.request(debt.data, 1, limit)
-                    paid.add_done_callback(
-                        lambda future, debt=debt: _failed(future) and member.owe(debt)
-                    )
+                    self._pay(member, debt, link.request(debt.data, 1, limit))
             future = link.request(data, letter.count, limit)
         except NotSent as error:
             self._owe(letter, place)
@@ -164,9 +163,15 @@ class LoopCouncil:
             self._farewells.add(future)
         future.add_done_callback(lambda future: self._answered(round_, place, link, future))
 
-    def _answered(
-        self, round_: Round, place: int, link: Link, future: asyncio.Future[Any]
-    ) -> None:
+    @staticmethod
+    def _pay(member: Member, debt: Debt, paid: asyncio.Future[Any]) -> None:
+        def look(future: asyncio.Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                member.owe(debt)
+
+        paid.add_done_callback(look)
+
+    def _answered(self, round_: Round, place: int, link: Link, future: asyncio.Future[Any]) -> None:
         letter = round_.letter
         self._farewells.discard(future)
         error = None if future.cancelled() else future.exception()
@@ -201,7 +206,3 @@ class LoopCouncil:
         if self._connecting:
             await asyncio.wait(self._connecting)
         await self._transport.close(list(self.members))
-
-
-def _failed(future: asyncio.Future[Any]) -> bool:
-    return future.cancelled() or future.exception() is not None

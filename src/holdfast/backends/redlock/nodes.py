@@ -1,9 +1,9 @@
 """The nodes: where each is, what is known about it, and what is owed to it.
 
 Contract: no I/O. A node that could not be reached, or was silent, is left alone for a moment as
-long as a quorum of others is there to ask. A farewell (`leave`) that a node did not acknowledge is a
-debt: it is paid on the next connection that is made to it, before anything else, and forgotten when
-the lease it was about would be over anyway.
+long as a quorum of others is there to ask. A farewell (`leave`) that a node did not acknowledge is
+a debt: it is paid before the next thing that is said to it, and forgotten when the lease it was
+about would be over anyway.
 Partners: `crew.py` and `loops.py`, which connect; `quarantine.py`.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from holdfast.backends.redis.transport import Node
 from holdfast.backends.redis.wire import Address, ReplyError, Settings, info_field, pack, show
@@ -58,7 +58,9 @@ def _value(reply: Any) -> Any:
     """Of CONFIG GET; None where this user may not know."""
     if isinstance(reply, ReplyError) or not reply:
         return None
-    return next(iter(reply.values())) if isinstance(reply, dict) else reply[1]
+    if isinstance(reply, dict):  # RESP3
+        return next(iter(cast(dict[bytes, bytes], reply).values()))
+    return reply[1]
 
 
 class Debt(NamedTuple):

@@ -2,8 +2,8 @@
 
     redlock://user:password@h1:6379,h2:6379,h3:6379/0     redlocks:// over TLS
 
-Contract: no I/O, except that certificates are read from their files. Name, password and database are
-the same on all nodes.
+Contract: no I/O, except that certificates are read from their files. Name, password and database
+are the same on all nodes.
 """
 
 from __future__ import annotations

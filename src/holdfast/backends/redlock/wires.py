@@ -75,7 +75,8 @@ class Wire:
         self._wanted = 0
         self._greeting: list[Any] = []
         self._out = b""  # what the kernel did not take yet
-        self.sock = sock = _begin(node.address)
+        sock = _begin(node.address)
+        self.sock: socket.socket = sock
         self.fd = sock.fileno()
         self._recv, self._send = sock.recv, sock.send
         reader = new_reader()
