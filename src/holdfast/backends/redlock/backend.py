@@ -60,6 +60,10 @@ RELEASED = Released()
 READING = 1.0
 """Seconds that a node has to answer an operator."""
 
+LOOKS = 4
+"""So often a waiter that was called looks again, after pauses that grow, before it trusts that
+there will be another call."""
+
 NOT_OURS = "a quorum of the nodes has it no longer: it expired, was evicted, or they forgot it"
 
 WHY_NOT = (
@@ -148,7 +152,7 @@ class Backend:
             took = port.now() - sent
             again = ballot.answered and not votes.taken and tries < setting.retries
             if not (again and await self._pause(took, tries, deadline)):
-                return self._refused(claim, votes, ballot, heard, took)
+                return self._refused(sheet, votes, ballot, heard, took)
             tries += 1
 
     def _counts(self, place: int) -> bool:
@@ -156,7 +160,7 @@ class Backend:
 
     def _granted(self, sheet: Sheet, sent: float, token: int | None) -> Grant:
         claim = sheet.claim
-        sheet.token = token
+        sheet.held, sheet.token = True, token
         grant = Grant(claim, self._until(claim, sent), token)
         self._lobby.granted(claim, grant.until)
         return grant
@@ -167,7 +171,7 @@ class Backend:
     async def _undo(self, sheet: Sheet) -> None:
         """It did not come to a grant: no node keeps a vote for it, whatever it has said."""
         until = self._port.now() + sheet.claim.ttl
-        letter = self._writer.leave(sheet, until, tombstone=False, quiet=True)
+        letter = self._writer.leave(sheet, until, tombstone=False)
         await self._council.ask(letter, Nobody(len(self._members)), until, ORDINARY)
         sheet.next_round()
 
@@ -182,13 +186,16 @@ class Backend:
         return True
 
     def _refused(
-        self, claim: Claim, votes: Votes, last: Votes | Commit, heard: int, took: float
+        self, sheet: Sheet, votes: Votes, last: Votes | Commit, heard: int, took: float
     ) -> Busy | Unknown:
         """`last`: the votes, or what became of the token of those who won them."""
-        now = self._port.now()
+        claim, now = sheet.claim, self._port.now()
         if last.answered:
             ends = now + votes.remaining / 1e3 if votes.remaining >= 0 else math.inf
-            sight = Sight(took, heard, ends, votes.taken)
+            # The node we listen to may be the first to free it, and the others only about to.
+            sheet.looks = 0 if heard != sheet.heard else sheet.looks + 1
+            sheet.heard = heard
+            sight = Sight(took, heard, ends, votes.taken and sheet.looks >= LOOKS)
             return Busy(holder_of(votes.info), None, sight)
         self._lobby.failed(claim)
         for error in last.failures.values():
@@ -252,6 +259,7 @@ class Backend:
         known = sheet is not None
         if sheet is None:
             sheet = Sheet(claim, len(self._members))
+            sheet.held = True  # for all we know
         with port.mutex():
             sheet.left = True  # nothing is installed from now on
             tombstone = tombstone or sheet.installing

@@ -70,7 +70,9 @@ class Ballot:
 class Nobody(Ballot):
     """For letters whose answers are not waited for."""
 
-    decided = True
+    @property
+    def decided(self) -> bool:
+        return True
 
     def count(self, place: int, replies: list[Any]) -> None:
         pass

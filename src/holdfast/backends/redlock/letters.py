@@ -28,9 +28,9 @@ HOME = "holdfast.backends.redlock"
 
 ATTEMPT = Script("attempt", 4, 4, home=HOME)
 COMMIT = Script("commit", 2, 3, home=HOME)
-LEAVE = Script("leave", 3, 4, home=HOME)
+LEAVE = Script("leave", 2, 3, home=HOME)
 RENEW = Script("renew", 2, 3, home=HOME)
-EVICT = Script("evict", 2, 2, home=HOME)
+EVICT = Script("evict", 1, 1, home=HOME)
 OVERVIEW = Script("overview", 2, 0, home=HOME)
 
 MOST = 4096
@@ -53,16 +53,21 @@ class Receipt(Protocol):
 class Sheet:
     """One claim, as the nodes see it: its owner's name in this round, and what was sent to whom."""
 
-    __slots__ = ("claim", "installing", "left", "owner", "receipts", "round", "token")
+    __slots__ = (
+        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "round", "token",
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, nodes: int) -> None:
         self.claim = claim
         self.round = 0
         self.owner = f"{claim.owner}.0"
         self.receipts: list[Receipt | None] = [None] * nodes  # the latest attempt at each node
+        self.held = False  # it was granted
         self.token: int | None = None
         self.installing = False  # attempts may be under way although it holds
         self.left = False
+        self.heard = -1  # the releases that were heard of when it looked last
+        self.looks = 0  # how often it has looked since
 
     def next_round(self) -> None:
         """What was sent until now is about somebody else from now on."""
@@ -132,11 +137,12 @@ class Farewell(Letter):
 class Name:
     """How a name is spelled."""
 
-    __slots__ = ("channel", "grave", "keys")
+    __slots__ = ("channel", "grave", "keys", "lock")
 
     def __init__(self, keys: Keys, name: str, channel: str) -> None:
         lock = keys.lock(name)
-        self.keys = pack_word(lock) + pack_word(f"{lock}:f")
+        self.lock = pack_word(lock)
+        self.keys = self.lock + pack_word(f"{lock}:f")
         self.grave = f"{lock}:t:"
         self.channel = pack_word(channel)
 
@@ -169,14 +175,12 @@ class Writer:
             parts.append((COMMIT, self._commit(sheet, sheet.token)))
         return Letter(*parts, receipts=sheet.receipts)
 
-    def leave(
-        self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True, quiet: bool = False
-    ) -> Farewell:
-        """`sent`: only nodes that an attempt was sent to are owed it. `quiet`: it never held."""
+    def leave(self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True) -> Farewell:
+        """`sent`: only nodes that an attempt was sent to are owed it."""
         claim, name = sheet.claim, self._name(sheet.claim.name)
-        owner, end = pack_word(sheet.owner), self._span(claim) + (QUIET if quiet else name.channel)
+        owner, end = pack_word(sheet.owner), name.channel if sheet.held else QUIET
         grave = claim.owner if tombstone else sheet.owner
-        begin = name.keys + pack_word(name.grave + grave) + owner
+        begin = name.lock + pack_word(name.grave + grave) + owner
         firm = begin + _milliseconds(claim.ttl) + end
         plain = firm if tombstone else begin + NO_GRAVE + end
         debt = Debt(sheet.owner, until, LEAVE.full + firm)
@@ -188,7 +192,7 @@ class Writer:
 
     def evict(self, name: str) -> Letter:
         spelled = self._name(name)
-        return Letter((EVICT, spelled.keys + _milliseconds(self._memory) + spelled.channel))
+        return Letter((EVICT, spelled.lock + spelled.channel))
 
     def overview(self, names: list[str]) -> Letter:
         return Letter(*((OVERVIEW, self._name(name).keys) for name in names))
@@ -213,8 +217,8 @@ class Writer:
         return keys + pack_word(sheet.owner) + _milliseconds(claim.ttl) + span
 
     def _span(self, claim: Claim) -> bytes:
-        """A token outlives its lease."""
-        return _milliseconds(max(self._memory, claim.ttl))
+        """A token is remembered until then, though the lease may last its whole ttl first."""
+        return _milliseconds(self._memory + claim.ttl)
 
     def _name(self, name: str) -> Name:
         found = self._names.get(name)

@@ -1,11 +1,10 @@
 -- evict: the operator's force-release, whoever holds it.
 --
--- KEYS   1 lock  2 fence, as in attempt.lua
--- ARGV   1 memory (ms)  2 channel of who waits
+-- KEYS   1 lock, as in attempt.lua
+-- ARGV   1 channel of who waits
 -- Result 1: somebody had this node's vote   0: nobody had
 -- Laws   5 (compare and act in one step)
 
 if redis.call('DEL', KEYS[1]) == 0 then return 0 end
-redis.call('PEXPIRE', KEYS[2], ARGV[1])
-redis.call('PUBLISH', ARGV[2], '0')
+redis.call('PUBLISH', ARGV[1], '0')
 return 1

@@ -1,0 +1,220 @@
+"""redlock://: what a process is left with, and what it leaves: threads, sockets, exit, fork."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from tests.faults.redis import fresh, until
+from tests.faults.test_processes import in_child
+from tests.servers import RedisMasters
+
+pytestmark = pytest.mark.servers
+
+OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 0.2}
+
+
+@pytest.fixture(scope="module")
+def masters() -> Iterator[RedisMasters]:
+    with RedisMasters(count=5) as masters:
+        yield masters
+
+
+@pytest.fixture
+def broken(masters: RedisMasters) -> Iterator[str]:
+    """One node refuses connections, and one is stopped."""
+    masters.nodes[0].kill()
+    masters.nodes[1].pause()
+    yield fresh(masters.url, **OPTIONS)
+    masters.nodes[0].restart()
+    masters.nodes[1].resume()
+
+
+def usage() -> tuple[int, int]:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+@pytest.mark.req("R4", "R34")
+def test_nothing_leaks_in_a_thousand_cycles(broken: str) -> None:
+    with holdfast.connect(broken) as locks:
+        lock = locks.lock("x")
+        for cycle in range(1100):
+            if cycle == 100:
+                before = usage()
+            lease = lock.acquire(timeout=10)
+            assert lease
+            lease.release()
+        after = usage()
+        assert after[0] <= before[0] + 2, (before, after)  # those two may be tried just now
+        assert after[1] <= before[1]
+
+
+@pytest.mark.req("R4", "R34")
+def test_nothing_leaks_in_a_thousand_cycles_of_a_task(broken: str) -> None:
+    async def main() -> tuple[tuple[int, int], tuple[int, int]]:
+        async with aio.connect(broken) as locks:
+            lock = locks.lock("x")
+            for cycle in range(1100):
+                if cycle == 100:
+                    before = usage()
+                async with lock:
+                    pass
+            return before, usage()
+
+    before, after = asyncio.run(main())
+    assert after[0] <= before[0] + 2, (before, after)
+    assert after[1] <= before[1]
+
+
+@pytest.mark.req("R4", "interpreter exits holding a lock")
+@pytest.mark.parametrize("ending", ["lease.release()", "locks.close()", "pass"])
+def test_the_process_exits_at_once(broken: str, ending: str) -> None:
+    """Though two nodes do not answer, and although it may hold the lock: that is given back."""
+    code = textwrap.dedent(f"""
+        import holdfast
+        locks = holdfast.connect({broken!r})
+        lease = locks.lock("x", ttl=600).acquire(timeout=10)
+        assert lease
+        {ending}
+    """)
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    assert time.monotonic() - begun < 5
+    with holdfast.connect(broken) as locks:
+        lease = locks.lock("x").acquire(timeout=2)
+        assert lease
+        lease.release()
+
+
+@pytest.mark.req("B3", "law 8", "fork after acquire")
+def test_a_forked_child_has_connections_of_its_own(masters: RedisMasters) -> None:
+    with holdfast.connect(fresh(masters.url, **OPTIONS)) as locks:
+        lease = locks.lock("x", ttl=60).acquire()
+        assert lease
+
+        def child() -> None:
+            assert not lease.held
+            assert lease.release() is False
+            assert locks.lock("x").acquire(blocking=False) is None
+            for _ in range(20):
+                with locks.lock("y"):
+                    pass
+            locks.close()
+
+        for _ in range(3):
+            in_child(child)
+            lease.renew()
+        assert lease.held
+        with locks.lock("y"):
+            pass
+        assert lease.release() is True
+
+
+@pytest.mark.req("R35")
+def test_three_clients_on_three_nodes_share_it(masters: RedisMasters) -> None:
+    """Who asks again and again, all at the same moment: split votes resolve, everybody is served,
+    and nobody else is inside meanwhile."""
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in masters.nodes[:3])
+    url = fresh(f"redlock://{hosts}", **OPTIONS)
+    inside = 0
+    turns = [0, 0, 0]
+    gate = threading.Barrier(3)
+
+    def client(number: int) -> None:
+        nonlocal inside
+        with holdfast.connect(url) as locks:
+            lock = locks.lock("x", ttl=30)
+            for _ in range(40):
+                gate.wait(60)
+                with lock:
+                    inside += 1
+                    assert inside == 1
+                    inside -= 1
+                    turns[number] += 1
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(3)]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert turns == [40, 40, 40]
+    assert time.monotonic() - begun < 40
+
+
+@pytest.mark.req("R35", "R7")
+def test_a_try_among_tries_wins(masters: RedisMasters) -> None:
+    """Three tries at the same moment, and nobody holds it: mostly one of them has it."""
+    url = fresh(masters.url, **OPTIONS)
+    won = 0
+    gate = threading.Barrier(3)
+    clients = [holdfast.connect(url) for _ in range(3)]
+
+    def turn(locks: holdfast.Locks) -> None:
+        nonlocal won
+        for _ in range(30):
+            gate.wait(60)
+            lease = locks.lock("x", ttl=30).acquire(blocking=False)
+            gate.wait(60)
+            if lease:
+                won += 1
+                lease.release()
+
+    threads = [threading.Thread(target=turn, args=(locks,)) for locks in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for locks in clients:
+        locks.close()
+    assert 20 <= won <= 30
+
+
+@pytest.mark.req("R36", "R34")
+def test_an_even_number_of_nodes_is_warned_about(
+    masters: RedisMasters, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in masters.nodes[:4])
+    with holdfast.connect(fresh(f"redlock://{hosts}", **OPTIONS)) as locks:
+        assert "even number of nodes" in caplog.text
+        with locks.lock("x"):
+            pass
+
+
+@pytest.mark.req("R34")
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [("a,b", "at least 3"), ("a,a,b", "named twice"), ("a,b,c/x", "a number")],
+)
+def test_urls_that_cannot_work(hosts: str, why: str) -> None:
+    with pytest.raises(holdfast.Misconfigured, match=why):
+        holdfast.connect(f"redlock://{hosts}")
+
+
+def test_the_votes_of_a_killed_client_end(masters: RedisMasters) -> None:
+    url = fresh(masters.url, **OPTIONS)
+    code = textwrap.dedent(f"""
+        import holdfast, os, signal
+        locks = holdfast.connect({url!r})
+        lease = locks.lock("x", ttl=1.0).acquire(timeout=10)
+        assert lease
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
+    with holdfast.connect(url) as locks:
+        lease = locks.lock("x").acquire(timeout=5)
+        assert lease
+        lease.release()
+        until(lambda: locks.inspect() == [], "nothing is held")
