@@ -139,7 +139,7 @@ class Backend:
             if votes.won:
                 if not setting.fencing or self._until(claim, sent) <= port.now():
                     return self._granted(sheet, sent, None)  # or it is over before it began
-                ballot = commit = Commit(len(self._members))
+                ballot = commit = Commit(len(self._members), frozenset(votes.voters))
                 token = votes.token
                 limit = min(deadline, port.now() + setting.patience)
                 await self._council.ask(self._writer.commit(sheet, token), commit, limit, ORDINARY)

@@ -7,7 +7,7 @@ Partners: `crew.py` and `loops.py` fill ballots; `backend.py` reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from holdfast.backends.redis.wire import NotSent, ReplyError
@@ -99,7 +99,7 @@ class Votes(Ballot):
     def __init__(self, nodes: int, counts: Callable[[int], bool]) -> None:
         super().__init__(nodes)
         self._counts = counts
-        self.yes = 0
+        self.voters: list[int] = []  # who votes for us, and counts
         self.shy: list[int] = []  # would, but are quarantined
         self.busy = self.buried = 0
         self.largest = 0  # the largest token that was written where we have a vote
@@ -120,6 +120,10 @@ class Votes(Ballot):
     def answered(self) -> bool:
         """A quorum was there to vote, and has: somebody else is in the way, if we have not won."""
         return self.yes + self.busy >= self.quorum
+
+    @property
+    def yes(self) -> int:
+        return len(self.voters)
 
     @property
     def won(self) -> bool:
@@ -147,7 +151,7 @@ class Votes(Ballot):
 
     def _agrees(self, place: int) -> None:
         if self._counts(place):
-            self.yes += 1
+            self.voters.append(place)
         else:
             self.shy.append(place)
 
@@ -198,7 +202,17 @@ class Tally(Ballot):
 
 
 class Commit(Tally):
-    """Whether a quorum has written our token down, because it is still ours there."""
+    """Whether a quorum has written our token down, because it is still ours there. **Hazard**: only
+    those count whose votes the token was chosen from. Another one may have voted later, knowing a
+    token that we have not seen, or having forgotten one (both found by the model search)."""
+
+    def __init__(self, nodes: int, voters: Container[int]) -> None:
+        super().__init__(nodes)
+        self._voters = voters
+
+    def count(self, place: int, replies: list[Any]) -> None:
+        if place in self._voters:
+            super().count(place, replies)
 
     @property
     def decided(self) -> bool:
