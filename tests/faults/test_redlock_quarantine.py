@@ -77,7 +77,7 @@ def test_with_quarantine_it_does_not_count(masters: RedisMasters) -> None:
             with pytest.raises((Unavailable, holdfast.AcquireTimeout)):
                 locks.lock("x", ttl=MAX_TTL, timeout=0.5).__enter__()
             assert lease.held
-        with pytest.raises(Unavailable, match="Quarantined: .*quarantine=off"):
+        with pytest.raises(Unavailable, match=r"Quarantined: .*quarantine=off"):
             # Two of three count, and one of those has a vote that is not theirs.
             masters.nodes[0].kill()
             new.lock("y", ttl=MAX_TTL, timeout=0.3).__enter__()

@@ -54,7 +54,8 @@ class Sheet:
     """One claim, as the nodes see it: its owner's name in this round, and what was sent to whom."""
 
     __slots__ = (
-        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "round", "token",
+        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "round",
+        "token",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, nodes: int) -> None:
