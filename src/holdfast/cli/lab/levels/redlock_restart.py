@@ -64,7 +64,8 @@ def play(scene: Scene) -> None:
     scene.look("ada")
     scene.release("ada")
     if answer != "hold":
-        scene.ask("bob", patience=10.0, attempt=False)
+        scene.until_the_masters_are(TTL + 2)
+        scene.ask("bob", patience=5.0, attempt=False)
         scene.until("bob", "hold")
     scene.rest(0.2)
     scene.release("bob")
@@ -107,5 +108,5 @@ LEVEL = Level(
     judge=judge,
     cold=("ada", "bob"),
     masters=True,
-    length=12.0,
+    length=14.0,
 )
