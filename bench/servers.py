@@ -1,45 +1,53 @@
 """The servers of a run: started when the first target names one, placed on a core, ended with it.
 
 Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server,
-`{zookeeper}` that of its ZooKeeper: nobody else's data is touched, and it can be pinned, without
-which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are installed,
-started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks such a server
-what it had to do.
+`{zookeeper}` that of its ZooKeeper, `{redis-masters}` those of five masters: nobody else's data is
+touched, and it can be pinned, without which figures over a network are a mixture
+(docs/how-to/benchmark.md). How servers are installed, started and surely ended is `tests/servers`'
+business. Partner: `bench/meter.py` asks such a server what it had to do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.servers import Process
+    from tests.servers.base import Server
 
 __all__ = ["Served", "Servers"]
 
-PLACEHOLDERS = ("redis", "zookeeper")
+PLACEHOLDERS = ("redis", "zookeeper", "redis-masters")
 
 
 class Served:
-    """One running server."""
+    """One running server, or several that belong together."""
 
-    def __init__(self, kind: str, process: Process) -> None:
-        self.kind, self._process = kind, process
-        [(host, port)] = process.addresses
-        self.address = f"{host}:{port}"
+    def __init__(self, kind: str, server: Server) -> None:
+        self.kind, self._server = kind, server
+        self.address = ",".join(f"{host}:{port}" for host, port in server.addresses)
         self.books = f"{kind}://{self.address}"
-        self.version = f"{kind}-server {process.version()}"
+        self.version = f"{kind}-server {server.version()}"
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        return self._server.processes
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """Of the one."""
+        [process] = self.processes
+        return process.pid
 
     def place(self, core: int) -> None:
         """All its threads; those to come inherit it."""
-        for thread in os.listdir(f"/proc/{self.pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(int(thread), {core})
+        for process in self.processes:
+            for thread in os.listdir(f"/proc/{process.pid}/task"):
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.sched_setaffinity(int(thread), {core})
 
 
 class Servers:
@@ -57,10 +65,9 @@ class Servers:
         return None
 
     def _start(self, kind: str) -> Served:
-        from tests.servers import KINDS, Process  # takes longer to import than a run may need
+        from tests.servers import KINDS  # takes longer to import than a run may need
 
         server = KINDS[kind]()
-        assert isinstance(server, Process)
         self._stack.enter_context(server)
         self._running[kind] = Served(kind, server)
         return self._running[kind]

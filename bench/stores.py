@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bench.peers import PROCESSES, TASKS, THREADS
 
-__all__ = ["EMBEDDED", "REDIS", "STORES", "ZOOKEEPER", "Store", "store_of"]
+__all__ = ["EMBEDDED", "REDIS", "REDLOCK", "STORES", "ZOOKEEPER", "Store", "store_of"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,22 @@ ZOOKEEPER = Store(
     served=True,
 )
 
-STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, ZOOKEEPER)}
+REDLOCK = Store(
+    "redlock",
+    ("redlock",),
+    (
+        "redlock://{redis-masters}/?quarantine=off&fence=off",
+        "redlock://{redis-masters}/?quarantine=off",
+    ),
+    # Waiters stand in no line, here as with every peer: what is measured is the votes.
+    without=(
+        "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
+        "waiting", "crash", "held",
+    ),
+    served=True,
+)  # fmt: skip
+
+STORES: dict[str, Store] = {store.name: store for store in (EMBEDDED, REDIS, REDLOCK, ZOOKEEPER)}
 
 
 def store_of(scheme: str) -> Store:
