@@ -34,13 +34,14 @@ EMBEDDED = Store(
     ("memory", "sqlite"),
     ("memory://bench", "sqlite:///{folder}/holdfast.db"),
     {THREADS: "FIFO of bare locks", PROCESSES: "flock", TASKS: "asyncio.Lock"},
+    without=("away",),
 )
 REDIS = Store(
     "redis",
     ("redis",),
     ("redis://{redis}/0",),
     # After a kill everybody waits for the ttl: 26 s of it, fifty times, show nothing.
-    without=("crash",),
+    without=("crash", "away"),
     served=True,
 )
 ZOOKEEPER = Store(
@@ -48,7 +49,7 @@ ZOOKEEPER = Store(
     ("zk",),
     ("zk://{zookeeper}/bench",),
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
-    without=("crash",),  # everybody waits for the session's end
+    without=("crash", "away"),  # everybody waits for the session's end
     served=True,
 )
 

@@ -1,5 +1,5 @@
-"""pottery's `Redlock` with one master or several: threads for every acquire and release, tries again within
-200 ms."""
+"""pottery's `Redlock` with one master or several: threads for every acquire and release, tries
+again within 200 ms."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
     python -m tests.stress                          sqlite, in a folder of its own
     python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
     python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
+    python -m tests.stress redlock                  five masters of its own, of which some suffer
 
 Exit status: 0 if nothing was found, 1 if something was, 2 if time ran out before all holds were
 made and nothing was found until then. A seed chooses what is done, not when the kernel does it:
@@ -30,8 +31,13 @@ from tests.stress.crew import Crew, Run
 from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
+from tests.stress.redlock import RedlockStore
 from tests.stress.resource import writes
 from tests.stress.store import RedisStore
+
+Store = RedisStore | RedlockStore
+STORES: dict[str, type[Store]] = {kind.name: kind for kind in (RedisStore, RedlockStore)}
+"""Those of our own, to which something is done as well."""
 
 LAST = 10.0
 """Of the seconds allowed, what finishing and checking may take."""
@@ -127,7 +133,7 @@ def stress(
     alone: bool,
     wanted: int,
     seconds: float,
-    store: RedisStore | None = None,
+    store: Store | None = None,
     soak: bool = False,
 ) -> Result:
     """`soak`: for all the time, though all holds were made."""
@@ -203,7 +209,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help="the store (default: sqlite, in a fresh folder); redis: a server that suffers as well",
+        help="the store (default: sqlite, in a fresh folder); redis, redlock: servers of our own, "
+        "which suffer as well",
     )  # fmt: skip
     parser.add_argument("--holds", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=6)
@@ -220,11 +227,11 @@ def main() -> int:
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
     folder.mkdir(exist_ok=True)
-    store: RedisStore | None = None
+    store: Store | None = None
     try:
         url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
-        if url == RedisStore.name:
-            store = RedisStore(seed, 4 * asked.calm)
+        if kind := STORES.get(url):
+            store = kind(seed, 4 * asked.calm)
             url = store.url
         with holdfast.connect(url) as locks:
             if not locks.capabilities.cross_process:

@@ -20,7 +20,7 @@ from tests.servers import RedisServer, reaper
 from tests.stress.check import Span
 from tests.stress.record import now
 
-__all__ = ["RedisStore"]
+__all__ = ["LONG", "MEMORY", "SHORT", "RedisStore", "about_locks"]
 
 SHORT, LONG = 0.02, 1.5
 """Seconds of a fault."""
@@ -28,7 +28,7 @@ MEMORY = 2.0
 """Seconds for which Redis remembers a free lock's token here: then nothing at all is left."""
 
 
-def _about_locks(frame: bytes) -> bool:
+def about_locks(frame: bytes) -> bool:
     return b"\r\nEVAL" in frame[:24]
 
 
@@ -124,10 +124,10 @@ class RedisStore:
         self._server.call("SCRIPT", "FLUSH")
 
     def _half_a_reply(self) -> None:
-        self._proxy.reset_on_reply(after=self._random.randint(0, 3), to=_about_locks)
+        self._proxy.reset_on_reply(after=self._random.randint(0, 3), to=about_locks)
 
     def _half_a_request(self) -> None:
-        self._proxy.reset_on_request(after=self._random.randint(0, 300), matching=_about_locks)
+        self._proxy.reset_on_request(after=self._random.randint(0, 300), matching=about_locks)
 
     def _cut(self) -> Callable[[], None]:
         return self._proxy.sever().undo

@@ -60,9 +60,11 @@ class Worker:
         self.url = url
         self.folder = folder
         self.seed = f"{seed}:{number}"
+        with holdfast.connect(url) as locks:
+            modes = locks.capabilities.modes
         self.ledger = Ledger(
-            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix
-        )  # fmt: skip
+            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix, modes
+        )
         self.stopping = False
         self.threads: list[threading.Thread] = []
         self.clients: list[holdfast.Locks | aio.Locks] = []

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from holdfast.backends.redis.calls import Line, Ticket
 from holdfast.backends.redis.transport import Ear, Hearing
 from holdfast.backends.redis.waiting import DEAF, Room
-from holdfast.backends.redis.wire import NoAnswer
+from holdfast.backends.redis.wire import NoAnswer, NotSent
 from holdfast.core.backoff import pause
 from holdfast.errors import HoldfastError
 from holdfast.types import Claim, Grant, Unknown
@@ -101,7 +101,7 @@ class Listener:
                 try:
                     await self._turn()
                     self._failures = 0
-                except (NoAnswer, HoldfastError) as error:
+                except (NotSent, NoAnswer, HoldfastError) as error:
                     await self._fail(error)
                 except Exception as error:
                     log.exception("the listener met an unexpected error and goes on")

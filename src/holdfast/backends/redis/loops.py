@@ -377,10 +377,12 @@ class LoopTransport:
         return ear
 
     async def close(self, nodes: list[Node]) -> None:
+        opening = [task for node in nodes for task in node.opening if task is not None]
+        for task in opening:
+            task.cancel()
+        if opening:  # the loop may be closed next
+            await asyncio.wait(opening)
         for node in nodes:
-            for task in node.opening:
-                if task is not None:
-                    task.cancel()
             node.links = [None, None]
         self._alone.clear()
         for _ in range(10):  # asyncio closes a socket in the next turn of the loop
