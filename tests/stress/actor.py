@@ -59,10 +59,16 @@ class Ledger:
     """What all actors of a process share."""
 
     def __init__(
-        self, log: Log, resource: Resource, prefix: str, modes: Collection[Mode] = tuple(Mode)
+        self,
+        log: Log,
+        resource: Resource,
+        prefix: str,
+        modes: Collection[Mode] = tuple(Mode),
+        forgetful: bool = False,
     ) -> None:
-        """`modes`: what the store has."""
+        """`modes`: what the store has; `forgetful`: it may say that it has forgotten a lease."""
         self.modes = modes
+        self.forgetful = forgetful
         self.weights = [
             name.weight if _NEEDS.get(name.kind, Mode.EXCLUSIVE) in modes else 0 for name in NAMES
         ]
@@ -187,9 +193,9 @@ class Actor:
                 self.ledger.log.write(Record(Kind.REFUSED, now(), number))
 
     def lost(self, plan: Plan, lease: Lease) -> None:
-        """Nobody evicts here, so only its time can end a lease."""
+        """Nobody evicts here, so only its time can end a lease; or a store that forgets."""
         early = deadline(lease) - now()
-        if early > 0:
+        if early > 0 and not self.ledger.forgetful:
             problem(f"{plan.text}: lost {early:.6f} s before its deadline")
 
     def pause(self) -> float:

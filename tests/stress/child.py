@@ -44,7 +44,8 @@ def live(
     _look(parents)
     log = Log(folder / f"child-{seed.replace(':', '-')}.log")
     resource = Resource(folder, os.getpid())
-    actor = Actor(Ledger(log, resource, parents.prefix, parents.modes), seed)
+    ledger = Ledger(log, resource, parents.prefix, parents.modes, parents.forgetful)
+    actor = Actor(ledger, seed)
     chance = actor.random.random
     if chance() < 0.5 or locks is None:
         locks = aio.connect(url) if isinstance(locks, aio.Locks) else holdfast.connect(url)

@@ -76,16 +76,17 @@ class RedlockStore:
         if what == "cuts of all":
             places = list(range(NODES))
         self.did[what] += 1
-        ends = [end for place in places if (end := fault(place)) is not None]
+        begun = [fault(place) for place in places]
+        ends = [end for end in begun if end is not None]
         if not ends:
             self.stops.append((moment, now()))
             return
 
-        def end() -> None:
+        def over() -> None:
             for undo in ends:
                 undo()
 
-        self._end = end
+        self._end = over
         self._ends = now() + math.exp(self._random.uniform(math.log(SHORT), math.log(LONG)))
 
     def _faults(self) -> dict[str, Callable[[int], Callable[[], None] | None]]:

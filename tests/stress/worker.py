@@ -63,8 +63,9 @@ class Worker:
         with holdfast.connect(url) as locks:
             modes = locks.capabilities.modes
         self.ledger = Ledger(
-            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix, modes
-        )
+            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix, modes,
+            forgetful=url.startswith("redlock:"),  # its nodes keep nothing when they are killed
+        )  # fmt: skip
         self.stopping = False
         self.threads: list[threading.Thread] = []
         self.clients: list[holdfast.Locks | aio.Locks] = []

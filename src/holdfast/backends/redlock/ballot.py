@@ -47,11 +47,11 @@ class Ballot:
     def hear(self, place: int, replies: list[Any]) -> None:
         """What a node answered: one reply to each part of the letter."""
         self.open -= 1
-        error = next((reply for reply in replies if isinstance(reply, ReplyError)), None)
-        if error is not None:
-            self.failures[place] = error
-        else:
-            self.count(place, replies)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                self.failures[place] = reply
+                return
+        self.count(place, replies)
 
     def count(self, place: int, replies: list[Any]) -> None:
         raise NotImplementedError

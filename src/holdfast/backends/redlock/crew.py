@@ -67,8 +67,8 @@ class Crew:
                 wire = self._begin(place, letter, ballot)
                 if wire is None:
                     continue
-            if wire.writes:
-                self._poll.modify(wire.fd, IN_OUT)
+            if wire.out and not wire.polled_out:
+                self._poll_for(wire)
             waiting += 1
         poll, by_fd = self._poll.poll, self._by_fd
         while waiting and not ballot.decided:
@@ -78,7 +78,7 @@ class Crew:
             for fd, _ in ready:
                 wire = by_fd[fd]
                 self._pump(wire)
-                if wire.waited_for:
+                if wire.waited_for and (wire.answered or wire.state == DEAD):
                     waiting -= self._settle(wire, letter, ballot)
         if waiting:
             self._give_up(ballot)
@@ -107,12 +107,17 @@ class Crew:
         return wire
 
     def _pump(self, wire: Wire) -> None:
-        before = wire.writes
         wire.pump()
         if wire.state == DEAD:
             self._drop(wire)
-        elif before != wire.writes:
-            self._poll.modify(wire.fd, IN if before else IN_OUT)
+        elif wire.polled_out or wire.out:
+            self._poll_for(wire)
+
+    def _poll_for(self, wire: Wire) -> None:
+        """What it waits for now."""
+        if wire.polled_out != wire.writes:
+            wire.polled_out = wire.writes
+            self._poll.modify(wire.fd, IN_OUT if wire.polled_out else IN)
 
     def _settle(self, wire: Wire, letter: Letter, ballot: Ballot) -> bool:
         """Whether it need not be waited for any more."""
@@ -123,7 +128,7 @@ class Crew:
             wire.forget()
             ballot.fail(wire.place, error)
             return True
-        if not wire.answered or wire.spell_out(letter):
+        if wire.spell_out(letter):
             return False
         wire.waited_for = False
         ballot.hear(wire.place, wire.fresh)

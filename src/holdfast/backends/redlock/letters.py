@@ -87,7 +87,11 @@ class Letter:
     ) -> None:
         self.parts = parts
         self.count = len(parts)
-        self.data = b"".join([script.head + rest for script, rest in parts])
+        script, rest = parts[0] if parts else (None, b"")
+        if len(parts) == 1 and script is not None:
+            self.data = script.head + rest
+        else:
+            self.data = b"".join([script.head + rest for script, rest in parts])
         self.receipts = receipts  # where receipts go, if they are wanted
 
     def words(self, place: int, line: object) -> bytes:
@@ -101,6 +105,15 @@ class Letter:
     def debt(self, place: int) -> Debt | None:
         """What is owed to this node as long as it has not answered."""
         return None
+
+
+class InFull(Letter):
+    """For letters whose answers nobody waits for, to say that the node does not know the script."""
+
+    __slots__ = ()
+
+    def words(self, place: int, line: object) -> bytes:
+        return self.spelled_out(place, line)
 
 
 class Farewell(Letter):
@@ -174,7 +187,7 @@ class Writer:
         parts = [(ATTEMPT, self._attempt(sheet))]
         if sheet.token is not None:
             parts.append((COMMIT, self._commit(sheet, sheet.token)))
-        return Letter(*parts, receipts=sheet.receipts)
+        return InFull(*parts, receipts=sheet.receipts)
 
     def leave(self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True) -> Farewell:
         """`sent`: only nodes that an attempt was sent to are owed it."""
@@ -184,7 +197,7 @@ class Writer:
         begin = name.lock + pack_word(name.grave + grave) + owner
         firm = begin + _milliseconds(claim.ttl) + end
         plain = firm if tombstone else begin + NO_GRAVE + end
-        debt = Debt(sheet.owner, until, LEAVE.full + firm)
+        debt = Debt(sheet.owner, until, LEAVE.full, firm)
         return Farewell(plain, firm, sheet.receipts if sent else None, debt)
 
     def renew(self, sheets: Sequence[Sheet], grants: Sequence[Grant]) -> Letter:

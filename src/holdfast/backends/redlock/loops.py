@@ -113,18 +113,31 @@ class LoopCouncil:
                 self._owe(letter, place)
                 ballot.fail(place, NotSent(self.members[place].trouble))
         round_.open.update(places)
+        connecting: dict[int, asyncio.Task[None]] = {}
         for place in places:
             link: Link | None = self.members[place].links[lane]
             if link is not None and link.usable:
                 self._send(round_, place, link, letter.words(place, link))
             else:
-                self._connect(round_, place, lane)
+                connecting[place] = self._connect(round_, place, lane)
         await round_.wait()
+        task = asyncio.current_task()
+        if connecting and task is not None and task.cancelling():
+            # The loop may be about to end, and nobody else would wait for these.
+            await self._stop(connecting, lane)
 
-    def _connect(self, round_: Round, place: int, lane: int) -> None:
+    def _connect(self, round_: Round, place: int, lane: int) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._connected(round_, place, lane))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
+        return task
+
+    async def _stop(self, connecting: dict[int, asyncio.Task[None]], lane: int) -> None:
+        opening = [self.members[place].opening[lane] for place in connecting]
+        tasks = [task for task in (*connecting.values(), *opening) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
     async def _connected(self, round_: Round, place: int, lane: int) -> None:
         member, letter = self.members[place], round_.letter

@@ -68,7 +68,12 @@ class Debt(NamedTuple):
 
     owner: str
     until: float
-    data: bytes
+    script: bytes
+    rest: bytes
+
+    @property
+    def data(self) -> bytes:
+        return self.script + self.rest
 
 
 class Member(Node):

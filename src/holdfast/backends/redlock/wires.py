@@ -54,9 +54,9 @@ class Sent:
 
 class Wire:
     __slots__ = (
-        "_feed", "_from", "_gets", "_greeting", "_letter", "_out", "_recv", "_send", "_settings",
-        "_wanted", "error", "fd", "fresh", "node", "owed", "place", "received", "sent", "since",
-        "sock", "state", "waited_for",
+        "_feed", "_from", "_gets", "_greeting", "_letter", "_plain", "_recv", "_refused", "_send",
+        "_settings", "_wanted", "error", "fd", "fresh", "node", "out", "owed", "place",
+        "polled_out", "received", "sent", "since", "sock", "state", "waited_for",
     )  # fmt: skip
 
     def __init__(self, node: Member, place: int, settings: NodeSettings) -> None:
@@ -74,7 +74,10 @@ class Wire:
         self._letter: Letter | None = None  # waits for the connection
         self._wanted = 0
         self._greeting: list[Any] = []
-        self._out = b""  # what the kernel did not take yet
+        self.out = b""  # what the kernel did not take yet
+        self.polled_out = True  # the crew polls for writing, too
+        self._refused = False  # an error is among the fresh replies
+        self._plain = settings.tls is None
         sock = _begin(node.address)
         self.sock: socket.socket = sock
         self.fd = sock.fileno()
@@ -88,7 +91,7 @@ class Wire:
     @property
     def writes(self) -> bool:
         """Whether it waits until it can write."""
-        return self.state == CONNECTING or bool(self._out)
+        return self.state == CONNECTING or bool(self.out)
 
     @property
     def answered(self) -> bool:
@@ -101,21 +104,24 @@ class Wire:
 
     def post(self, letter: Letter) -> None:
         """Send a letter, now or as soon as we are connected."""
-        if self.node.debts and self.state == READY:
+        ready = self.state == READY
+        if ready and self.node.debts:
             self._pay()
         self.waited_for = True
         self._from = self.sent
         self._wanted = letter.count
         self.fresh = []
-        if self.state == READY:
+        self._refused = False
+        if ready:
             self._say(letter, letter.words(self.place, self))
         else:
             self._letter = letter
 
     def spell_out(self, letter: Letter) -> bool:
         """The node did not know a script: say it again in full; False if it knew them all."""
-        if not any(map(unknown, self.fresh)):
+        if not self._refused or not any(map(unknown, self.fresh)):
             return False
+        self._refused = False
         self._from = self.sent
         self.fresh = []
         self._say(letter, letter.spelled_out(self.place, self))
@@ -129,22 +135,20 @@ class Wire:
             self.node.owe(debt)
 
     def _say(self, letter: Letter, data: bytes) -> None:
-        if not self.owed:
+        owed, place, count = self.owed, self.place, letter.count
+        if not owed:
             self.since = now()
-        debt = letter.debt(self.place)
-        count = letter.count
-        if count == 1:
-            self.owed.append(debt)
-        else:
-            self.owed.extend([None] * (count - 1) + [debt])
+        if count > 1:
+            owed.extend([None] * (count - 1))
+        owed.append(letter.debt(place))
         self.sent += count
         if letter.receipts is not None:
-            letter.receipts[self.place] = Sent(self, self.sent)
+            letter.receipts[place] = Sent(self, self.sent)
         self._transmit(data)
 
     def _transmit(self, data: bytes) -> None:
-        if self._out:
-            self._out += data
+        if self.out:
+            self.out += data
             return
         try:
             taken = self._send(data)
@@ -154,7 +158,7 @@ class Wire:
             self.die(NoAnswer(f"the connection broke: {error}"))
             return
         if taken < len(data):
-            self._out = data[taken:]
+            self.out = data[taken:]
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -162,8 +166,8 @@ class Wire:
         """Something can be read or written; afterwards it is further, or dead."""
         try:
             if self.state == READY:
-                if self._out:
-                    out, self._out = self._out, b""
+                if self.out:
+                    out, self.out = self.out, b""
                     self._transmit(out)
                 self._read()
             elif self.state == CONNECTING:
@@ -211,14 +215,15 @@ class Wire:
         self._transmit(self._settings.greeting()[0])
 
     def _read(self) -> None:
+        gets = self._gets
         while True:
             chunk = self._recv(CHUNK)
             if not chunk:
                 raise ConnectionResetError("the server closed the connection")
             self._feed(chunk)
-            while (reply := self._gets()) is not NOTHING:
+            while (reply := gets()) is not NOTHING:
                 self._heard(reply)
-            if not (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
+            if self._plain or not (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
                 return
 
     def _heard(self, reply: Any) -> None:
@@ -231,12 +236,15 @@ class Wire:
             return  # nobody asked
         debt = self.owed.popleft()
         self.received += 1
-        self.since = now() if self.owed else self.since
+        if self.owed:
+            self.since = now()
         mine = self.waited_for and self.received > self._from
         if mine:
             self.fresh.append(reply)
-        if debt is not None and isinstance(reply, ReplyError) and not (mine and unknown(reply)):
-            self.node.owe(debt)  # it was refused, or nobody is there to spell it out
+        if isinstance(reply, ReplyError):
+            self._refused = True
+            if debt is not None and not (mine and unknown(reply)):
+                self.node.owe(debt)  # it was refused, or nobody is there to spell it out
 
     def _introduced(self) -> None:
         self._settings.greeted(self.node.address, self._greeting)
