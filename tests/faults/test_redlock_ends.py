@@ -16,6 +16,8 @@ import pytest
 
 import holdfast
 from holdfast import aio
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.url import parse
 from tests.faults.redis import fresh, until
 from tests.faults.test_processes import in_child
 from tests.servers import RedisMasters
@@ -218,3 +220,60 @@ def test_the_votes_of_a_killed_client_end(masters: RedisMasters) -> None:
         assert lease
         lease.release()
         until(lambda: locks.inspect() == [], "nothing is held")
+
+
+@pytest.mark.req("R34", "law 3", "SCRIPT FLUSH")
+def test_a_refused_try_leaves_no_vote_on_nodes_that_know_no_script(masters: RedisMasters) -> None:
+    """Found so: nobody waits for the answer to its farewell, which said that the script was not
+    known, and then the client was closed."""
+    url = fresh(masters.url, **OPTIONS)
+    lock = Keys(parse(url).query["prefix"]).lock("x")
+    for node in masters.nodes:
+        node.call("SCRIPT", "FLUSH")
+    for node in masters.nodes[:3]:
+        node.call("SET", lock, "stranger {}", "PX", 60_000)
+    with holdfast.connect(url) as locks:
+        assert locks.lock("x", ttl=600).acquire(blocking=False) is None
+    until(lambda: not any(node.call("EXISTS", lock) for node in masters.nodes[3:]), "no vote")
+
+
+@pytest.mark.req("R34", "law 3", "R2")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_client_that_asks_nothing_any_more_pays_what_it_owes(
+    masters: RedisMasters, port: str
+) -> None:
+    """A node was stopped when the lock was taken and released: what it then does is undone."""
+    url = fresh(masters.url, **OPTIONS)
+    lock = Keys(parse(url).query["prefix"]).lock("x")
+    node = masters.nodes[0]
+
+    def votes() -> bool:
+        return bool(node.call("EXISTS", lock))
+
+    def sync() -> None:
+        with holdfast.connect(url) as locks:
+            with locks.lock("warm up"):
+                pass
+            node.pause()
+            with locks.lock("x", ttl=600):
+                time.sleep(0.5)  # longer than a node may be silent
+            node.resume()
+            until(lambda: not votes(), "the vote is gone")
+
+    async def asynchronous() -> None:
+        async with aio.connect(url) as locks:
+            async with locks.lock("warm up"):
+                pass
+            node.pause()
+            async with locks.lock("x", ttl=600):
+                await asyncio.sleep(0.5)
+            node.resume()
+            await asyncio.to_thread(until, lambda: not votes(), "the vote is gone")
+
+    try:
+        if port == "sync":
+            sync()
+        else:
+            asyncio.run(asynchronous())
+    finally:
+        node.resume()

@@ -31,6 +31,7 @@ from holdfast.backends.redlock.ballot import (
     explain,
 )
 from holdfast.backends.redlock.letters import Sheet, Writer
+from holdfast.backends.redlock.payer import Payer
 from holdfast.backends.redlock.setting import Setting
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
@@ -101,6 +102,7 @@ class Backend:
         self._members = members = council.members
         self._writer = writer = Writer(setting.prefix, setting.fencing, setting.memory)
         self._names = [str(member) for member in members]
+        self._payer = Payer(port, council, setting.patience)
         own = f"{setting.prefix}:call:{secrets.token_hex(8)}"
         self._ears = setting.ears(council, port.asynchronous)
         self._room = self._ears.room(port, own, setting.heartbeat)
@@ -110,6 +112,7 @@ class Backend:
         self._lobby.close()
         self._room.close()
         await self._room.emptied(self._port.now() + 1)
+        await self._payer.close()
         await self._council.close()
         await self._ears.close()
 
@@ -171,9 +174,10 @@ class Backend:
     async def _undo(self, sheet: Sheet) -> None:
         """It did not come to a grant: no node keeps a vote for it, whatever it has said."""
         until = self._port.now() + sheet.claim.ttl
-        letter = self._writer.leave(sheet, until, tombstone=False)
+        letter = self._writer.leave(sheet, until, tombstone=False).unheard()
         await self._council.ask(letter, Nobody(len(self._members)), until, ORDINARY)
         sheet.next_round()
+        self._payer.look()
 
     async def _pause(self, took: float, tries: int, deadline: float) -> bool:
         """Votes were split: come back when the others have, or have not (R35)."""
@@ -268,6 +272,7 @@ class Backend:
         await self._council.ask(
             letter, ballot, min(deadline, now + self._setting.patience), ORDINARY
         )
+        self._payer.look()
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -291,6 +296,7 @@ class Backend:
                     await self._install(sheet, forgot)
                 results.append(Renewed(self._until(grant.claim, sent)))
             elif tally.lost:
+                await self._undo(sheet)  # a minority may still have it, and the core will not ask
                 self._forget(grant.claim)
                 results.append(Lost(NOT_OURS))
             else:

@@ -80,7 +80,7 @@ class Sheet:
 class Letter:
     """Scripts, run at each node."""
 
-    __slots__ = ("count", "data", "parts", "receipts")
+    __slots__ = ("count", "data", "heard", "parts", "receipts")
 
     def __init__(
         self, *parts: tuple[Script, bytes], receipts: list[Receipt | None] | None = None
@@ -93,10 +93,16 @@ class Letter:
         else:
             self.data = b"".join([script.head + rest for script, rest in parts])
         self.receipts = receipts  # where receipts go, if they are wanted
+        self.heard = True  # somebody waits for the answers
+
+    def unheard(self) -> Letter:
+        """Nobody waits to hear that a node does not know the script: it is told in full."""
+        self.heard = False
+        return self
 
     def words(self, place: int, line: object) -> bytes:
         """What is said to this node, on this connection."""
-        return self.data
+        return self.data if self.heard else self.spelled_out(place, line)
 
     def spelled_out(self, place: int, line: object) -> bytes:
         """The same for a node that does not know the scripts."""
@@ -105,15 +111,6 @@ class Letter:
     def debt(self, place: int) -> Debt | None:
         """What is owed to this node as long as it has not answered."""
         return None
-
-
-class InFull(Letter):
-    """For letters whose answers nobody waits for, to say that the node does not know the script."""
-
-    __slots__ = ()
-
-    def words(self, place: int, line: object) -> bytes:
-        return self.spelled_out(place, line)
 
 
 class Farewell(Letter):
@@ -130,7 +127,9 @@ class Farewell(Letter):
         self._debt = debt
 
     def words(self, place: int, line: object) -> bytes:
-        return LEAVE.head + self._firm if self._overtakes(place, line) else self.data
+        if self.heard and self._overtakes(place, line):
+            return LEAVE.head + self._firm
+        return super().words(place, line)
 
     def spelled_out(self, place: int, line: object) -> bytes:
         if self._overtakes(place, line):
@@ -187,7 +186,7 @@ class Writer:
         parts = [(ATTEMPT, self._attempt(sheet))]
         if sheet.token is not None:
             parts.append((COMMIT, self._commit(sheet, sheet.token)))
-        return InFull(*parts, receipts=sheet.receipts)
+        return Letter(*parts, receipts=sheet.receipts).unheard()
 
     def leave(self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True) -> Farewell:
         """`sent`: only nodes that an attempt was sent to are owed it."""

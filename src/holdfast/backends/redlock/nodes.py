@@ -113,6 +113,13 @@ class Member(Node):
         debts, self.debts = self.debts, {}
         return [debt for debt in debts.values() if debt.until > moment]
 
+    def forgive(self, moment: float) -> bool:
+        """Forget what is about leases that are over; whether anything is left."""
+        for owner, debt in list(self.debts.items()):
+            if debt.until <= moment:
+                self.debts.pop(owner, None)
+        return bool(self.debts)
+
 
 def places_to_ask(members: Sequence[Member], quorum: int) -> Sequence[int]:
     """Everybody, but for those who failed a moment ago; unless no quorum would be left."""
