@@ -222,7 +222,7 @@ def test_the_votes_of_a_killed_client_end(masters: RedisMasters) -> None:
         until(lambda: locks.inspect() == [], "nothing is held")
 
 
-@pytest.mark.req("R34", "law 3", "SCRIPT FLUSH")
+@pytest.mark.req("R34", "law 3", "NOSCRIPT")
 def test_a_refused_try_leaves_no_vote_on_nodes_that_know_no_script(masters: RedisMasters) -> None:
     """Found so: nobody waits for the answer to its farewell, which said that the script was not
     known, and then the client was closed."""

@@ -177,7 +177,6 @@ class Backend:
         letter = self._writer.leave(sheet, until, tombstone=False).unheard()
         await self._council.ask(letter, Nobody(len(self._members)), until, ORDINARY)
         sheet.next_round()
-        self._payer.look()
 
     async def _pause(self, took: float, tries: int, deadline: float) -> bool:
         """Votes were split: come back when the others have, or have not (R35)."""
@@ -272,7 +271,6 @@ class Backend:
         await self._council.ask(
             letter, ballot, min(deadline, now + self._setting.patience), ORDINARY
         )
-        self._payer.look()
 
     # -- keeping ----------------------------------------------------------------------------------
 

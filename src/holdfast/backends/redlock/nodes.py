@@ -10,7 +10,7 @@ Partners: `crew.py` and `loops.py`, which connect; `quarantine.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -79,12 +79,13 @@ class Debt(NamedTuple):
 class Member(Node):
     """One of the masters."""
 
-    __slots__ = ("_failures", "debts", "memory", "retry_at", "trouble")
+    __slots__ = ("_failures", "debts", "memory", "on_debt", "retry_at", "trouble")
 
     def __init__(self, address: Address, span: float) -> None:
         super().__init__(address)
         self.memory = Memory(span)
         self.debts: dict[str, Debt] = {}
+        self.on_debt: Callable[[], None] = _nothing  # never waits
         self.retry_at = 0.0
         self.trouble = ""  # what was wrong with it last
         self._failures = 0
@@ -104,6 +105,7 @@ class Member(Node):
         while len(self.debts) >= MOST_DEBTS:
             self.debts.pop(next(iter(self.debts)), None)
         self.debts[debt.owner] = debt
+        self.on_debt()
 
     def pay(self) -> list[Debt]:
         """What is still worth saying; it is owed again if it is not acknowledged."""
@@ -119,6 +121,10 @@ class Member(Node):
             if debt.until <= moment:
                 self.debts.pop(owner, None)
         return bool(self.debts)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def places_to_ask(members: Sequence[Member], quorum: int) -> Sequence[int]:

@@ -43,39 +43,46 @@ class Payer:
         self._patience = patience
         self._stop = port.event()
         self._task: Task | None = None
-
-    def look(self) -> None:
-        """Something may be owed since. Never waits."""
-        for member in self._council.members:
-            if member.debts:
-                self._begin()
-                return
+        self._busy = False
+        for member in council.members:
+            member.on_debt = self._begin
 
     def _begin(self) -> None:
+        """Something is owed. Never waits."""
         with self._port.mutex():
-            if self._stop.is_set() or (self._task is not None and self._task.alive):
+            if self._busy or self._stop.is_set():
                 return
+            self._busy = True
             try:
                 self._task = self._port.task(self._run, self._farewell, "holdfast-payer")
                 self._task.start()
             except RuntimeError:  # the interpreter is exiting: the leases end by themselves
-                pass
+                self._busy = False
 
     async def _farewell(self) -> None:
         """The interpreter exits: once more, as far as it goes at once."""
         await self._pay()
 
     async def _run(self) -> None:
-        port, members = self._port, self._council.members
-        while owed := [member for member in members if member.debts]:
-            at = min(member.retry_at for member in owed)
-            if await self._stop.wait(max(at, port.now() + SOON)):
-                return
-            try:
-                await self._pay()
-            except Exception:
-                log.exception("paying what is owed to nodes failed unexpectedly")
-                await port.sleep(self._patience)
+        port = self._port
+        try:
+            while (at := self._due()) is not None:
+                if await self._stop.wait(max(at, port.now() + SOON)):
+                    return
+                try:
+                    await self._pay()
+                except Exception:
+                    log.exception("paying what is owed to nodes failed unexpectedly")
+                    await port.sleep(self._patience)
+        finally:
+            self._busy = False
+
+    def _due(self) -> float | None:
+        """When the next node may be tried; None: nothing is owed, and whoever owes begins anew."""
+        with self._port.mutex():
+            owed = [member for member in self._council.members if member.debts]
+            self._busy = bool(owed)
+            return min((member.retry_at for member in owed), default=None)
 
     async def _pay(self) -> None:
         members, now = self._council.members, self._port.now()
