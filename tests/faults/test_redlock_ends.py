@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import aio
 from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.url import parse
 from tests.faults.redis import fresh, until
 from tests.faults.test_processes import in_child
@@ -277,3 +280,35 @@ def test_a_client_that_asks_nothing_any_more_pays_what_it_owes(
             asyncio.run(asynchronous())
     finally:
         node.resume()
+
+
+@pytest.mark.req("R34", "R7")
+def test_nothing_is_remembered_of_what_is_over(masters: RedisMasters) -> None:
+    url = fresh(masters.url, **OPTIONS)
+    with holdfast.connect(url) as locks, holdfast.connect(url) as other:
+        with locks.lock("x"):
+            for _ in range(20):
+                assert other.lock("x").acquire(blocking=False) is None
+                assert other.lock("x").acquire(timeout=0.01) is None
+        with other.lock("x"):
+            pass
+        backend = other._engine().backend
+        assert isinstance(backend, Backend)
+        until(lambda: not backend._sheets, "no claim is remembered")
+
+
+@pytest.mark.req("R34")
+def test_a_name_with_several_addresses(
+    masters: RedisMasters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them refuses."""
+    real = socket.getaddrinfo
+
+    def two(host: Any, *rest: Any) -> Any:
+        found = real("127.0.0.1", *rest)
+        where = (*found[0][:4], ("127.0.0.9", found[0][4][1]))
+        return [where, *found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", two)
+    with holdfast.connect(fresh(masters.url, **OPTIONS)) as locks, locks.lock("x", timeout=10):
+        pass

@@ -155,6 +155,8 @@ class Backend:
             took = port.now() - sent
             again = ballot.answered and not votes.taken and tries < setting.retries
             if not (again and await self._pause(took, tries, deadline)):
+                if not queue:
+                    self._forget(claim)  # nothing of it is left, and nobody need withdraw it
                 return self._refused(sheet, votes, ballot, heard, took)
             tries += 1
 
@@ -207,6 +209,7 @@ class Backend:
                 raise error
         reason = self._shortage(votes, last, now)
         if last.unsent:
+            self._forget(claim)
             raise Unavailable(reason)
         return Unknown(reason)
 

@@ -11,6 +11,7 @@ Partner: `scripts/*.lua`, whose headers say what stands where.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -40,6 +41,10 @@ NO_GRAVE = b"$1\r\n0\r\n"
 QUIET = b"$0\r\n\r\n"
 
 
+_rounds = itertools.count()
+"""Never the same twice, also if a sheet was thrown away and its claim is asked for again."""
+
+
 class Receipt(Protocol):
     """That something was sent to a node, on a certain connection."""
 
@@ -54,14 +59,12 @@ class Sheet:
     """One claim, as the nodes see it: its owner's name in this round, and what was sent to whom."""
 
     __slots__ = (
-        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "round",
-        "token",
+        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "token",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, nodes: int) -> None:
         self.claim = claim
-        self.round = 0
-        self.owner = f"{claim.owner}.0"
+        self.owner = f"{claim.owner}.{next(_rounds)}"
         self.receipts: list[Receipt | None] = [None] * nodes  # the latest attempt at each node
         self.held = False  # it was granted
         self.token: int | None = None
@@ -72,8 +75,7 @@ class Sheet:
 
     def next_round(self) -> None:
         """What was sent until now is about somebody else from now on."""
-        self.round += 1
-        self.owner = f"{self.claim.owner}.{self.round}"
+        self.owner = f"{self.claim.owner}.{next(_rounds)}"
         self.receipts = [None] * len(self.receipts)
 
 

@@ -79,13 +79,14 @@ class Debt(NamedTuple):
 class Member(Node):
     """One of the masters."""
 
-    __slots__ = ("_failures", "debts", "memory", "on_debt", "retry_at", "trouble")
+    __slots__ = ("_failures", "debts", "door", "memory", "on_debt", "retry_at", "trouble")
 
     def __init__(self, address: Address, span: float) -> None:
         super().__init__(address)
         self.memory = Memory(span)
         self.debts: dict[str, Debt] = {}
         self.on_debt: Callable[[], None] = _nothing  # never waits
+        self.door = 0  # which of the addresses that its name has is tried
         self.retry_at = 0.0
         self.trouble = ""  # what was wrong with it last
         self._failures = 0

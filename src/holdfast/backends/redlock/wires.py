@@ -78,7 +78,7 @@ class Wire:
         self.polled_out = True  # the crew polls for writing, too
         self._refused = False  # an error is among the fresh replies
         self._plain = settings.tls is None
-        sock = _begin(node.address)
+        sock = _begin(node)
         self.sock: socket.socket = sock
         self.fd = sock.fileno()
         self._recv, self._send = sock.recv, sock.send
@@ -268,6 +268,8 @@ class Wire:
         """It is of no use any more; what was owed on it is owed to the node."""
         if self.state == DEAD:
             return
+        if self.state != READY:
+            self.node.door += 1
         self.state = DEAD
         self.error = error
         self.sock.close()
@@ -289,11 +291,11 @@ def unknown(reply: Any) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
 
 
-def _begin(address: tuple[str, int]) -> socket.socket:
-    host, port = address
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        host.encode("idna"), port, 0, socket.SOCK_STREAM
-    )[0]
+def _begin(node: Member) -> socket.socket:
+    """A name may have several addresses: the next one is tried when one has failed."""
+    host, port = node.address
+    found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
+    family, kind, protocol, _, where = found[node.door % len(found)]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)
@@ -303,6 +305,7 @@ def _begin(address: tuple[str, int]) -> socket.socket:
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, os.strerror(code))
     except BaseException:
+        node.door += 1
         sock.close()
         raise
     return sock
