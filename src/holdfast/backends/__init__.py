@@ -35,6 +35,8 @@ _registry: dict[str, Entry] = {
         for scheme in (plain, f"{plain}+sentinel", f"{plain}+cluster")
     },
     "redis+unix": Entry("holdfast.backends.redis:RedisBackend", "redis"),
+    "redlock": Entry("holdfast.backends.redlock:RedlockBackend", "redis"),
+    "redlocks": Entry("holdfast.backends.redlock:RedlockBackend", "redis"),
     "etcd": Entry("holdfast.backends.etcd:EtcdBackend", None),
     "etcds": Entry("holdfast.backends.etcd:EtcdBackend", None),
     "zk": Entry("holdfast.backends.zookeeper:ZooKeeperBackend", "zookeeper"),

@@ -287,7 +287,7 @@ class LoopTransport:
             return await self._ask_alone(node, data, count, deadline)
         link: Link | None = node.links[lane]
         if link is None or not link.usable:
-            link = await self._open_once(node, lane, deadline)
+            link = await self.link_of(node, lane, deadline)
         try:
             return await link.request(data, count, deadline), link.run_id
         finally:
@@ -323,7 +323,7 @@ class LoopTransport:
             link.close()
         return answer
 
-    async def _open_once(self, node: Node, lane: int, deadline: float) -> Link:
+    async def link_of(self, node: Node, lane: int, deadline: float) -> Link:
         """Who needs the connection first opens it; the others wait for the same one."""
         loop = asyncio.get_running_loop()
         opening: asyncio.Task[Link] | None = node.opening[lane]
@@ -380,10 +380,12 @@ class LoopTransport:
         return ear
 
     async def close(self, nodes: list[Node]) -> None:
+        opening = [task for node in nodes for task in node.opening if task is not None]
+        for task in opening:
+            task.cancel()
+        if opening:  # the loop may be closed next
+            await asyncio.wait(opening)
         for node in nodes:
-            for task in node.opening:
-                if task is not None:
-                    task.cancel()
             node.links = [None, None]
         self._alone.clear()
         for _ in range(10):  # asyncio closes a socket in the next turn of the loop

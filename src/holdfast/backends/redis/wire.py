@@ -27,6 +27,7 @@ __all__ = [
     "ReplyError",
     "Settings",
     "TooLate",
+    "info_field",
     "new_reader",
     "pack",
     "pack_word",
@@ -123,19 +124,19 @@ class Settings:
                 raise _refusal(str(reply), where)
         if isinstance(role, ReplyError) and str(role).startswith(("NOAUTH", "LOADING", "DENIED")):
             raise _refusal(str(role), where)
-        mode = _said(server, b"redis_mode:")
+        mode = info_field(server, b"redis_mode:")
         if mode and mode != self.mode:
             raise Misconfigured(f"{where} {OTHERS[self.mode, mode]}")
         if self.must_be_master and isinstance(role, list) and role[0] != b"master":
             raise NotSent(f"{where} is no master any more")
         self._warn(where, memory)
-        return _said(server, b"run_id:")
+        return info_field(server, b"run_id:")
 
     def _warn(self, where: str, memory: Any) -> None:
-        policy = _said(memory, b"maxmemory_policy:")
+        policy = info_field(memory, b"maxmemory_policy:")
         if where in self.told or policy in ("", "noeviction"):
             return
-        if _said(memory, b"maxmemory:") not in ("", "0"):
+        if info_field(memory, b"maxmemory:") not in ("", "0"):
             self.told.add(where)
             log.warning(
                 "Redis at %s may evict keys when its memory is full (maxmemory-policy %s): a lock "
@@ -164,7 +165,7 @@ OTHERS = {
 """What to say about a server that is (the second) not what it was taken for (the first)."""
 
 
-def _said(info: Any, field: bytes) -> str:
+def info_field(info: Any, field: bytes) -> str:
     if not isinstance(info, bytes):
         return ""
     return info.partition(b"\n" + field)[2].partition(b"\r\n")[0].decode()
