@@ -176,6 +176,16 @@ def test_quarantine_by_uptime_and_by_first_sight() -> None:
     durable = Memory(30.0)
     durable.met("a", 0.0, True, 1000.0)
     assert durable.counts(1000.0)
+    late = Memory(30.0)
+    late.met("a", 0.0, False, 1000.0)
+    late.met("a", 5.0, True, 1005.0)  # it writes everything down by now, and has forgotten before
+    assert not late.counts(1005.0)
+    late.met("b", 0.0, True, 1010.0)
+    assert late.counts(1010.0)
+    changed = Memory(30.0)
+    changed.met("a", 100.0, False, 1000.0)
+    changed.met("b", 0.0, True, 1010.0)  # what the first one knew was not written down
+    assert not changed.counts(1010.0)
     off = Memory(0.0)
     off.met("a", 0.0, False, 1000.0)
     assert off.counts(1000.0)

@@ -54,7 +54,8 @@ os.register_at_fork(
 
 
 class BackendFactory(Protocol):
-    """What a registered class offers beside the protocol itself."""
+    """What a registered class offers beside the protocol itself. `logins = True` says that each
+    host of its URLs may have a user and password of its own."""
 
     options: tuple[Option, ...]
 

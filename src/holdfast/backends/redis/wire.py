@@ -22,6 +22,7 @@ from holdfast.ports.clock import now
 __all__ = [
     "NOTHING",
     "Address",
+    "Garbled",
     "NoAnswer",
     "NotSent",
     "ReplyError",
@@ -60,8 +61,12 @@ class TooLate(NoAnswer):
     """Not in time; the connection itself may be healthy."""
 
 
+class Garbled(NoAnswer):
+    """What came is no RESP: whoever is there, it is no Redis."""
+
+
 def new_reader() -> hiredis.Reader:
-    return hiredis.Reader(notEnoughData=NOTHING)
+    return hiredis.Reader(notEnoughData=NOTHING, protocolError=Garbled)
 
 
 def pack_word(word: bytes | str) -> bytes:
@@ -98,6 +103,10 @@ class Settings:
     @property
     def uncertified(self) -> bool:
         return self.tls is not None and not self.certified
+
+    def at(self, address: Address) -> Settings:
+        """Where servers differ: how to talk to this one."""
+        return self
 
     def greeting(self) -> tuple[bytes, int]:
         """What to say first, and how many replies it has."""
@@ -224,8 +233,8 @@ def _refusal(text: str, where: str) -> Exception:
         )
     if text.startswith("NOPERM") or any(mark in text for mark in FORBIDDEN):
         return Misconfigured(
-            f"Redis at {where} lets this user in, but not do what locks need ({text}). The page "
-            "docs/backends/redis.md has the exact ACL"
+            f"Redis at {where} lets this user in, but not do what locks need ({text}). Its "
+            "page in docs/backends has the exact ACL"
         )
     if text.startswith(("ERR DB index", "ERR invalid DB", "ERR SELECT")):
         return Misconfigured(f"Redis at {where} has no such database ({text})")

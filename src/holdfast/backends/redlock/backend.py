@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from holdfast.backends.redis.lobby import Lobby, Sight
@@ -58,8 +58,8 @@ __all__ = ["Backend"]
 
 RELEASED = Released()
 
-READING = 1.0
-"""Seconds that a node has to answer an operator."""
+AT_ONCE = 100
+"""Renewals in one letter for which a node has as much time as for one, and once more."""
 
 LOOKS = 4
 """So often a waiter that was called looks again, after pauses that grow, before it trusts that
@@ -135,7 +135,7 @@ class Backend:
         tries = 0
         while True:
             sent = port.now()
-            votes = Votes(len(self._members), self._counts)
+            votes = Votes(len(self._members), self._counting(sent))
             limit = min(deadline, sent + setting.patience)
             await self._council.ask(self._writer.attempt(sheet), votes, limit, ORDINARY)
             ballot: Votes | Commit = votes
@@ -160,8 +160,10 @@ class Backend:
                 return self._refused(sheet, votes, ballot, heard, took)
             tries += 1
 
-    def _counts(self, place: int) -> bool:
-        return self._members[place].memory.counts(self._port.now())
+    def _counting(self, sent: float) -> Callable[[int], bool]:
+        """Whose votes count that were asked for then; known when they have answered."""
+        members = self._members
+        return lambda place: members[place].memory.counts(sent)
 
     def _granted(self, sheet: Sheet, sent: float, token: int | None) -> Grant:
         claim = sheet.claim
@@ -203,10 +205,9 @@ class Backend:
             sight = Sight(took, heard, ends, votes.taken and sheet.looks >= LOOKS)
             return Busy(holder_of(votes.info), None, sight)
         self._lobby.failed(claim)
-        for error in last.failures.values():
-            if isinstance(error, Misconfigured):
-                self._forget(claim)
-                raise error
+        if error := last.hopeless(self._names):
+            self._forget(claim)
+            raise error
         reason = self._shortage(votes, last, now)
         if last.unsent:
             self._forget(claim)
@@ -284,9 +285,9 @@ class Backend:
         sheets = [
             self._sheets.get(grant.claim.owner) or Sheet(grant.claim, nodes) for grant in grants
         ]
-        ballot = Batch(nodes, len(grants))
         sent = self._port.now()
-        limit = min(deadline, sent + self._setting.patience)
+        ballot = Batch(nodes, len(grants), self._counting(sent))
+        limit = min(deadline, sent + self._setting.patience * (1 + len(grants) / AT_ONCE))
         await self._council.ask(self._writer.renew(sheets, grants), ballot, limit, RENEWALS)
         results: list[Renewed | Lost | Unknown] = []
         for grant, sheet, tally, forgot in zip(
@@ -319,12 +320,10 @@ class Backend:
     # -- operators --------------------------------------------------------------------------------
 
     async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
-        limit = min(deadline, self._port.now() + max(READING, self._setting.patience))
-        return await overview.inspect(self._council, self._writer, prefix, exact, limit)
+        return await overview.inspect(self._council, self._writer, prefix, exact, deadline)
 
     async def evict(self, name: str, deadline: float) -> int:
-        limit = min(deadline, self._port.now() + max(READING, self._setting.patience))
-        ballot = await overview.ask_everybody(self._council, self._writer.evict(name), limit)
+        ballot = await overview.ask_everybody(self._council, self._writer.evict(name), deadline)
         return int(any(replies[0] for replies in ballot.answers.values()))
 
     # -- what there is not ------------------------------------------------------------------------

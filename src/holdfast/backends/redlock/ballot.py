@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any
 
-from holdfast.backends.redis.wire import NotSent, ReplyError
+from holdfast.backends.redis.wire import NotSent, ReplyError, trouble
+from holdfast.errors import Misconfigured
 
 __all__ = [
     "Ballot",
@@ -66,6 +67,16 @@ class Ballot:
         """Whether those who did not answer were surely not reached."""
         return all(isinstance(error, NotSent | ReplyError) for error in self.failures.values())
 
+    def hopeless(self, names: list[str]) -> Misconfigured | None:
+        """Why no quorum will ever answer, if so many nodes are misconfigured. Where there are
+        fewer, it is the others that are away, and they may come back."""
+        wrong: list[Misconfigured] = []
+        for place, error in self.failures.items():
+            meant = trouble(error, names[place]) if isinstance(error, ReplyError) else error
+            if isinstance(meant, Misconfigured):
+                wrong.append(meant)
+        return wrong[0] if len(wrong) > self.nodes - self.quorum else None
+
 
 class Nobody(Ballot):
     """For letters whose answers are not waited for."""
@@ -103,7 +114,6 @@ class Votes(Ballot):
         self.shy: list[int] = []  # would, but are quarantined
         self.busy = self.buried = 0
         self.largest = 0  # the largest token that was written where we have a vote
-        self.own = 0  # the largest that we had written ourselves, when we asked before
         self.latest = 0  # the latest clock among them
         self.holders: dict[bytes, int] = {}
         self.remaining = -1.0  # ms until the last of the others' votes ends; -1: not known
@@ -138,10 +148,8 @@ class Votes(Ballot):
                 self._agrees(place)
         elif reply[0] == 1:
             self._agrees(place)
-            _, token, own, clock = reply
+            _, token, clock = reply
             self.largest = max(self.largest, token)
-            if own:
-                self.own = max(self.own, token)
             self.latest = max(self.latest, clock)
         else:
             _, left, holder, self.info = reply
@@ -158,10 +166,7 @@ class Votes(Ballot):
     @property
     def token(self) -> int:
         """Larger than any that a quorum knows, and than any that a quorum forgot, provided that
-        its clocks are later than they were then. The one we had already, if nobody had one since.
-        """
-        if self.own and self.own == self.largest:
-            return self.own
+        its clocks are later than they were then."""
         return max(self.largest + 1, self.latest)
 
     @property
@@ -228,10 +233,13 @@ class Heard(Tally):
 
 
 class Batch(Ballot):
-    """Renewals: a tally for each claim."""
+    """Renewals: a tally for each claim. **Hazard**: who is quarantined does not count here either.
+    It may have voted for somebody else before it forgot that and was told of us; and that one may
+    be granted the lock by it yet."""
 
-    def __init__(self, nodes: int, claims: int) -> None:
+    def __init__(self, nodes: int, claims: int, counts: Callable[[int], bool]) -> None:
         super().__init__(nodes)
+        self._counts = counts
         self.tallies = [Tally(nodes) for _ in range(claims)]
         self.forgot: list[list[int]] = [[] for _ in range(claims)]
 
@@ -241,10 +249,13 @@ class Batch(Ballot):
         return self.open == 0
 
     def count(self, place: int, replies: list[Any]) -> None:
+        counts = self._counts(place)
         for tally, forgot, reply in zip(self.tallies, self.forgot, replies, strict=True):
-            tally.count(place, [reply])
             if reply != 1:
                 forgot.append(place)
+            elif not counts:
+                continue
+            tally.count(place, [reply])
 
 
 def explain(failures: dict[int, Exception], names: list[str]) -> str:

@@ -32,9 +32,6 @@ MOST_IDLE = 8
 CONNECT = 1.0
 """Seconds in which a connection is made, or given up."""
 
-LAST_WORDS = 0.05
-"""Seconds for which farewells that were sent are waited for when a client is closed."""
-
 
 class Crew:
     def __init__(self, members: Sequence[Member], settings: NodeSettings, patience: float) -> None:
@@ -89,7 +86,7 @@ class Crew:
             debt = letter.debt(place)
             if debt is not None:
                 member.owe(debt)
-            ballot.fail(place, NotSent(member.trouble))
+            ballot.fail(place, member.absence)
 
     def _begin(self, place: int, letter: Letter, ballot: Ballot) -> Wire | None:
         """Begin to connect, and leave the letter there."""
@@ -97,7 +94,7 @@ class Crew:
         try:
             wire = Wire(member, place, self._settings)
         except OSError as error:
-            member.failed(f"could not connect: {error}")
+            member.failed(NotSent(f"could not connect: {error}"))
             self._pass_over([p for p in range(len(self._members)) if p != place], letter, ballot)
             return None
         self._wires[place] = wire
@@ -166,7 +163,7 @@ class Crew:
                 wire.die(NoAnswer("it is silent"))
                 self._drop(wire)
             else:
-                wire.node.failed("no connection in time")
+                wire.node.failed(NotSent("no connection in time"))
 
     def _drop(self, wire: Wire) -> None:
         self._wires[wire.place] = None
@@ -174,7 +171,8 @@ class Crew:
             self._poll.unregister(wire.fd)
 
     def finish(self, deadline: float) -> None:
-        """Let what was said arrive, if it does soon, and close."""
+        """Let what was said arrive, if it does soon, and close. **Hazard**: a connection that is
+        closed before an answer was read is reset, and takes along what its node has not read."""
         while any(wire.owed for wire in self._by_fd.values()):
             ready = self._poll.poll(milliseconds(deadline))
             if not ready:
@@ -219,12 +217,13 @@ class ThreadCouncil:
         except BaseException:
             crew.close()
             raise
-        crew.finish(now() + LAST_WORDS)
+        crew.finish(now() + self._patience)
 
     async def close(self) -> None:
+        deadline = now() + self._patience
         while self._free:
             try:
                 crew = self._free.pop()
             except IndexError:  # another thread was quicker
                 break
-            crew.finish(now() + LAST_WORDS)
+            crew.finish(deadline)

@@ -22,9 +22,6 @@ from holdfast.ports.clock import now
 
 __all__ = ["LoopCouncil"]
 
-LAST_WORDS = 0.05
-"""Seconds for which farewells that were sent are waited for when a client is closed."""
-
 
 class Sent:
     """The receipt of a letter."""
@@ -111,7 +108,7 @@ class LoopCouncil:
             places = places_to_ask(self.members, ballot.quorum)
             for place in set(range(len(self.members))).difference(places):
                 self._owe(letter, place)
-                ballot.fail(place, NotSent(self.members[place].trouble))
+                ballot.fail(place, self.members[place].absence)
         round_.open.update(places)
         connecting: dict[int, asyncio.Task[None]] = {}
         for place in places:
@@ -158,13 +155,11 @@ class LoopCouncil:
 
     def _send(self, round_: Round, place: int, link: Link, data: bytes) -> None:
         letter, member = round_.letter, self.members[place]
-        limit = now() + self._patience
-        if not round_.ballot.decided:
-            limit = min(limit, round_.deadline)
+        limit = now() + self._patience if round_.ballot.decided else round_.deadline
         try:
-            if member.debts:
-                for debt in member.pay():
-                    self._pay(member, debt, link.request(debt.data, 1, limit))
+            for debt in member.due() if member.debts else ():
+                self._pay(member, debt, link.request(debt.data, 1, limit))
+                member.paid([debt])
             future = link.request(data, letter.count, limit)
         except NotSent as error:
             self._owe(letter, place)
@@ -180,6 +175,9 @@ class LoopCouncil:
     def _pay(member: Member, debt: Debt, paid: asyncio.Future[Any]) -> None:
         def look(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
+                member.owe(debt)
+            elif isinstance(refusal := future.result(), ReplyError):
+                member.failed(refusal)
                 member.owe(debt)
 
         paid.add_done_callback(look)
@@ -202,7 +200,9 @@ class LoopCouncil:
             else:
                 self._send(round_, place, link, letter.spelled_out(place, link))
             return
-        if any(isinstance(reply, ReplyError) for reply in replies):
+        refusal = next((reply for reply in replies if isinstance(reply, ReplyError)), None)
+        if refusal is not None and letter.debt(place) is not None:
+            self.members[place].failed(refusal)
             self._owe(letter, place)
         round_.hear(place, replies)
 
@@ -213,7 +213,7 @@ class LoopCouncil:
 
     async def close(self) -> None:
         if self._farewells:
-            await asyncio.wait(self._farewells, timeout=LAST_WORDS)
+            await asyncio.wait(self._farewells, timeout=self._patience)
         for task in list(self._connecting):
             task.cancel()
         if self._connecting:

@@ -1,6 +1,7 @@
 """Who holds, for operators: what the nodes say about a name, put together.
 
-Contract: changes nothing, never uses KEYS, stops at its deadline. Shown is who has a quorum of
+Contract: changes nothing, never uses KEYS, stops at its deadline, and waits for no node so long
+that there is no time left for the others. Shown is who has a quorum of
 votes, or may have one as far as the nodes that answered can tell; `nodes` in its metadata says how
 many it has. Who waits is not known: waiters stand in no store.
 Partner: `scripts/overview.lua`.
@@ -14,14 +15,18 @@ from typing import Any
 from holdfast.backends.common import public_id
 from holdfast.backends.redis.overview import info_of
 from holdfast.backends.redis.transport import ORDINARY
-from holdfast.backends.redis.wire import pack
+from holdfast.backends.redis.wire import pack, share
 from holdfast.backends.redlock.ballot import Everybody, explain
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.errors import Unavailable
+from holdfast.ports.clock import now
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
 __all__ = ["ask_everybody", "inspect"]
+
+READING = 1.0
+"""Seconds that a node has for one answer to an operator."""
 
 BATCH = 500
 """So many names are looked for, and read, at a time."""
@@ -41,7 +46,7 @@ class Scan(Letter):
 async def ask_everybody(council: Council, letter: Letter, deadline: float) -> Everybody:
     """The answers of as many as can be had, and of a quorum at least."""
     ballot = Everybody(len(council.members))
-    await council.ask(letter, ballot, deadline, ORDINARY)
+    await council.ask(letter, ballot, min(deadline, now() + READING), ORDINARY)
     if len(ballot.answers) < ballot.quorum:
         names = [str(member) for member in council.members]
         raise Unavailable(
@@ -75,9 +80,11 @@ async def _names(council: Council, writer: Writer, prefix: str, deadline: float)
     failures: dict[int, Exception] = {}
     for place in range(nodes):
         cursor = b"0"
+        limit = share(deadline, nodes - place + 1)  # and one for what is read then
         while True:
             ballot = Everybody(nodes, 1)
-            await council.ask(Scan(cursor, pattern), ballot, deadline, ORDINARY, [place])
+            soon = min(limit, now() + READING)
+            await council.ask(Scan(cursor, pattern), ballot, soon, ORDINARY, [place])
             if not ballot.answers:
                 failures.update(ballot.failures)
                 break
@@ -119,7 +126,7 @@ def _holder(lock: bytes, replies: Sequence[Any], nodes: int) -> ClaimInfo:
         if writer == owner
     ]
     fence = max(fences, default=None)
-    clock = max(now for _, _, _, now in replies)
+    clock = max(moment for _, _, _, moment in replies)
     left = min(remaining for _, remaining, _, _ in replies)
     return ClaimInfo(
         id=public_id(owner.decode()),

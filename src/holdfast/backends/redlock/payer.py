@@ -50,13 +50,20 @@ class Payer:
     def _begin(self) -> None:
         """Something is owed. Never waits."""
         with self._port.mutex():
-            if self._busy or self._stop.is_set():
-                return
+            if not (self._busy or self._stop.is_set()):
+                self._start()
+
+    def _start(self) -> None:
+        started = False
+        try:
             self._busy = True
-            try:
-                self._task = self._port.task(self._run, self._farewell, "holdfast-payer")
-                self._task.start()
-            except RuntimeError:  # the interpreter is exiting: the leases end by themselves
+            self._task = self._port.task(self._run, self._farewell, "holdfast-payer")
+            self._task.start()
+            started = True
+        except RuntimeError:  # the interpreter is exiting: the leases end by themselves
+            pass
+        finally:
+            if not started:  # interrupted, perhaps: whoever owes next tries again
                 self._busy = False
 
     async def _farewell(self) -> None:

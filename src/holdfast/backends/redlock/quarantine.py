@@ -4,7 +4,8 @@ Contract: a node's vote counts only when the longest lease there may be, and the
 over it, have passed since the node started; and, where it is seen that another process answers at
 its address than before, since this client first saw that one. The first is what the node says (its
 uptime, in whole seconds, by a clock that can be set), the second needs nobody's word. A node that
-writes every vote to its disk before it answers forgets nothing, and is exempt.
+writes every vote to its disk before it answers forgets nothing, and is exempt: if it did so from
+its start on, and as far as we know before, too.
 Partner: `nodes.py`, which introduces every new connection.
 """
 
@@ -21,25 +22,30 @@ WHOLE_SECONDS = 1.0
 class Memory:
     """What one client knows about the memory of one node."""
 
-    __slots__ = ("_run_id", "_span", "counts_at")
+    __slots__ = ("_durable", "_span", "counts_at", "run_id")
 
     def __init__(self, span: float) -> None:
         """`span`: how long a node is quarantined; 0: never."""
         self._span = span
-        self._run_id = ""
+        self._durable = True  # nothing else is known yet
+        self.run_id = ""
         self.counts_at = math.inf  # until it has introduced itself
 
     def met(self, run_id: str, uptime: float, durable: bool, now: float) -> None:
         """A connection was made, and `now` is after what it said."""
-        known, self._run_id = self._run_id, run_id
-        if durable or not self._span:
+        known, self.run_id = self.run_id, run_id
+        exempt, self._durable = durable and self._durable, durable
+        if not self._span:
             self.counts_at = -math.inf
         elif run_id != known:
-            since_start = now + self._span - max(0.0, uptime - WHOLE_SECONDS)
-            self.counts_at = max(since_start, now + self._span) if known else since_start
+            passed = 0.0 if known else max(0.0, uptime - WHOLE_SECONDS)
+            self.counts_at = -math.inf if exempt else now + self._span - passed
 
-    def counts(self, now: float) -> bool:
-        return now >= self.counts_at
+    def counts(self, moment: float) -> bool:
+        """Whether a vote that was asked for at this moment counts. **Hazard**: not when it is
+        counted. A client may have been paused in between, and the token rests on the node's clock
+        at the time of its vote (docs/concepts/redlock.md)."""
+        return moment >= self.counts_at
 
     def remaining(self, now: float) -> float:
         """Seconds until it counts; 0 when it does, or was not met yet."""

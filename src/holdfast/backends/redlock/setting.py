@@ -14,14 +14,15 @@ from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.crew import ThreadCouncil
 from holdfast.backends.redlock.ears import Ears
 from holdfast.backends.redlock.loops import LoopCouncil
-from holdfast.backends.redlock.nodes import Member, NodeSettings
+from holdfast.backends.redlock.nodes import Login, Member, NodeSettings
 
 __all__ = ["Setting"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    addresses: tuple[Address, ...]
+    logins: dict[Address, Login]
+    """The nodes, in the order of the URL."""
     nodes: NodeSettings
     prefix: str
     drift: float
@@ -39,7 +40,9 @@ class Setting:
         return self.max_ttl * (1 + self.drift) if self.nodes.quarantined else 0.0
 
     def council(self, asynchronous: bool) -> Council:
-        members = [Member(address, self.quarantine) for address in self.addresses]
+        members = [
+            Member(address, login, self.quarantine) for address, login in self.logins.items()
+        ]
         settings = replace(self.nodes, members={m.address: m for m in members})
         kind = LoopCouncil if asynchronous else ThreadCouncil
         return kind(members, settings, self.patience)

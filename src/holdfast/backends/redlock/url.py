@@ -1,9 +1,10 @@
 """From a URL to a backend: the options, and which nodes are meant.
 
-    redlock://user:password@h1:6379,h2:6379,h3:6379/0     redlocks:// over TLS
+    redlock://user:password@h1:6379,h2:6379,h3:6379/0     the same on all nodes
+    redlock://u1:p1@h1,u2:p2@h2,u3:p3@h3/0,0,5            each node its own
+    redlocks://...                                        over TLS
 
-Contract: no I/O, except that certificates are read from their files. Name, password and database
-are the same on all nodes.
+Contract: no I/O, except that certificates are read from their files.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import logging
 from typing import Any
 
 from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix, tls_context
+from holdfast.backends.redis.wire import Address
 from holdfast.backends.redlock.backend import Backend
-from holdfast.backends.redlock.nodes import NodeSettings
+from holdfast.backends.redlock.nodes import Login, NodeSettings
 from holdfast.backends.redlock.setting import Setting
 from holdfast.backends.url import Option, Url
 from holdfast.core.options import seconds
@@ -28,6 +30,7 @@ LEAST = 3
 
 
 class RedlockBackend:
+    logins = True
     options = (
         PREFIX,
         Option("node_timeout", 0.05, "seconds that a node has to answer"),
@@ -53,7 +56,7 @@ class RedlockBackend:
             raise Misconfigured(f"retries={values['retries']}: how often, 0 or more")
         return Backend(
             Setting(
-                _addresses(url),
+                _logins(url, values),
                 _settings(url, values),
                 prefix=checked_prefix(values),
                 drift=values["drift"],
@@ -69,18 +72,15 @@ class RedlockBackend:
 
 
 def _settings(url: Url, values: dict[str, Any]) -> NodeSettings:
-    db = url.path.strip("/") or str(values["db"])
-    if not db.isdigit():
-        raise Misconfigured(f"{url}: a database is a number, not {db!r}")
     tls = tls_context(values) if url.scheme == "redlocks" else None
     return NodeSettings(
-        url.user, url.password, int(db), int(values["protocol"]), tls,
-        certified=bool(values["tls_cert"]), quarantined=values["quarantine"],
+        protocol=int(values["protocol"]), tls=tls, certified=bool(values["tls_cert"]),
+        must_be_master=True, quarantined=values["quarantine"],
     )  # fmt: skip
 
 
-def _addresses(url: Url) -> tuple[tuple[str, int], ...]:
-    addresses = tuple((host or "localhost", port or PORT) for host, port in url.hosts)
+def _logins(url: Url, values: dict[str, Any]) -> dict[Address, Login]:
+    addresses = [(host or "localhost", port or PORT) for host, port in url.hosts]
     count = len(addresses)
     if count < LEAST:
         raise Misconfigured(
@@ -95,4 +95,19 @@ def _addresses(url: Url) -> tuple[tuple[str, int], ...]:
             "and their votes can be split in halves",
             url, count, (count - 1) // 2, count - 1,
         )  # fmt: skip
-    return addresses
+    users = url.logins or ((url.user, url.password),) * count
+    databases = _databases(url, values["db"], count)
+    return {
+        address: Login(*user, db)
+        for address, user, db in zip(addresses, users, databases, strict=True)
+    }
+
+
+def _databases(url: Url, otherwise: int, count: int) -> list[int]:
+    """One number for all nodes, or one for each."""
+    words = (url.path.strip("/") or str(otherwise)).split(",")
+    if not all(word.isdigit() for word in words) or len(words) not in (1, count):
+        raise Misconfigured(
+            f"{url}: a database is a number, or one for each node, like /0 or /0,0,1"
+        )
+    return [int(word) for word in words] * (count // len(words))

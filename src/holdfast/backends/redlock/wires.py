@@ -4,6 +4,7 @@ Contract: nothing here waits. Replies come in the order of the requests, so a wi
 has sent and received: `Sent` is the receipt of one letter. What was sent before the letter that is
 asked about now, and not answered yet, is skipped when it comes. A farewell that is not acknowledged
 when the wire ends is owed to its node.
+Hazard: the resolver of host names has no time limit; name nodes by address where that matters.
 Partner: `crew.py`, which polls all wires at once.
 """
 
@@ -54,26 +55,27 @@ class Sent:
 
 class Wire:
     __slots__ = (
-        "_feed", "_from", "_gets", "_greeting", "_letter", "_plain", "_recv", "_refused", "_send",
-        "_settings", "_wanted", "error", "fd", "fresh", "node", "out", "owed", "place",
+        "_feed", "_from", "_gets", "_greeting", "_letter", "_plain", "_recv", "_refused", "_said",
+        "_send", "_settings", "_wanted", "error", "fd", "fresh", "node", "out", "owed", "place",
         "polled_out", "received", "sent", "since", "sock", "state", "waited_for",
     )  # fmt: skip
 
     def __init__(self, node: Member, place: int, settings: NodeSettings) -> None:
         """Begins to connect. Raises OSError where that fails at once."""
         self.node, self.place = node, place
-        self._settings = settings
+        self._settings = settings = settings.at(node.address)
+        self._greeting = settings.greeting()
         self.state = DEAD
         self.received = self.sent = 0  # replies: that have come, and that will
         self.owed: deque[Debt | None] = deque()  # one for each reply that has not come
-        self.since = now()  # when it was last heard of, or had nothing to say
+        self.since = now()  # when it was last heard of, came further, or had nothing to say
         self.error: Exception | None = None  # why it is dead
         self.fresh: list[Any] = []  # the replies to the letter that is asked about now
         self._from = 0  # the number of the last reply before those
         self.waited_for = False
         self._letter: Letter | None = None  # waits for the connection
         self._wanted = 0
-        self._greeting: list[Any] = []
+        self._said: list[Any] = []  # in answer to the greeting
         self.out = b""  # what the kernel did not take yet
         self.polled_out = True  # the crew polls for writing, too
         self._refused = False  # an error is among the fresh replies
@@ -180,14 +182,14 @@ class Wire:
             pass
         except OSError as error:
             self.die(self._trouble(error))
-        except (NotSent, Misconfigured) as error:
+        except (NotSent, NoAnswer, Misconfigured) as error:
             self.die(error)
 
     def _trouble(self, error: OSError) -> Exception:
         if self.state == READY:
             return NoAnswer(f"the connection broke: {error}")
         where = show(self.node.address)
-        return unreachable(error, where, self._greeting, self._settings.uncertified)
+        return unreachable(error, where, self._said, self._settings)
 
     def _connected(self) -> None:
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -201,7 +203,7 @@ class Wire:
             self.sock, server_hostname=self.node.address[0], do_handshake_on_connect=False
         )
         self._recv, self._send = self.sock.recv, self.sock.send
-        self.state = SHAKING
+        self.state, self.since = SHAKING, now()
         self._shake()
 
     def _shake(self) -> None:
@@ -211,8 +213,8 @@ class Wire:
         self._greet()
 
     def _greet(self) -> None:
-        self.state = GREETING
-        self._transmit(self._settings.greeting()[0])
+        self.state, self.since = GREETING, now()
+        self._transmit(self._greeting[0])
 
     def _read(self) -> None:
         gets = self._gets
@@ -228,8 +230,8 @@ class Wire:
 
     def _heard(self, reply: Any) -> None:
         if self.state != READY:
-            self._greeting.append(reply)
-            if len(self._greeting) == self._settings.greeting()[1]:
+            self._said.append(reply)
+            if len(self._said) == self._greeting[1]:
                 self._introduced()
             return
         if not self.owed:
@@ -244,10 +246,12 @@ class Wire:
         if isinstance(reply, ReplyError):
             self._refused = True
             if debt is not None and not (mine and unknown(reply)):
-                self.node.owe(debt)  # it was refused, or nobody is there to spell it out
+                # It was refused, or nobody is there to spell it out. Not at once again.
+                self.node.failed(reply)
+                self.node.owe(debt)
 
     def _introduced(self) -> None:
-        self._settings.greeted(self.node.address, self._greeting)
+        self._settings.greeted(self.node.address, self._said)
         self.state = READY
         self._pay()
         letter, self._letter = self._letter, None
@@ -255,9 +259,10 @@ class Wire:
             self._say(letter, letter.words(self.place, self))
 
     def _pay(self) -> None:
-        debts = self.node.pay()
+        debts = self.node.due()
         if debts:
             self.owed.extend(debts)
+            self.node.paid(debts)
             self.sent += len(debts)
             self._from += len(debts)  # nobody waits for these answers
             self._transmit(b"".join([debt.data for debt in debts]))

@@ -6,7 +6,7 @@
 --        4 grave  string  the same of the whole claim, whose owner has a new name in each round
 -- ARGV   1 owner  2 ttl (ms)  3 info  4 whether tokens are wanted: 1, 0
 -- Result 1: this node votes for the owner
---        {1, token, 1: the owner wrote it  0: another did, now}: the same, where tokens are wanted
+--        {1, the largest token here, now (us)}: the same, where tokens are wanted
 --        {0, remaining (ms; -1: no end), the holder's mark, its info}: it votes for somebody else
 --        -1: refused by a tombstone
 -- Laws   2 and 3 (asking twice is asking once, and makes it last a full ttl again; a tombstone
@@ -32,7 +32,4 @@ if ARGV[4] == '0' then return 1 end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local fence = redis.call('GET', KEYS[2])
-if not fence then return { 1, 0, 0, now } end
-local space = string.find(fence, ' ', 1, true)
-local own = string.sub(fence, space + 1) == owner and 1 or 0
-return { 1, tonumber(string.sub(fence, 1, space - 1)), own, now }
+return { 1, fence and tonumber(string.match(fence, '^%d+')) or 0, now }
