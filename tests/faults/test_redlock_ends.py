@@ -21,6 +21,7 @@ from holdfast import aio
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.url import parse
+from holdfast.testing import FaultProxy
 from tests.faults.redis import fresh, until
 from tests.faults.test_processes import in_child
 from tests.servers import RedisMasters
@@ -238,6 +239,46 @@ def test_a_refused_try_leaves_no_vote_on_nodes_that_know_no_script(masters: Redi
     with holdfast.connect(url) as locks:
         assert locks.lock("x", ttl=600).acquire(blocking=False) is None
     until(lambda: not any(node.call("EXISTS", lock) for node in masters.nodes[3:]), "no vote")
+
+
+@pytest.mark.req("R34", "law 3", "NOSCRIPT", "R2")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_client_that_closes_pays_what_it_learns_to_owe_only_then(
+    masters: RedisMasters, port: str
+) -> None:
+    """Found so: the slowest node did not know the script of the release, said so when nobody waited
+    for it any more, and then the client was closed. Its vote stayed for the ttl."""
+    slow = masters.nodes[2]
+    with FaultProxy(("127.0.0.1", slow.port), framing="resp") as proxy:
+        ports = [masters.nodes[0].port, masters.nodes[1].port, proxy.port]
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        url = fresh(f"redlock://{hosts}", **OPTIONS | {"node_timeout": 2})
+        lock = Keys(parse(url).query["prefix"]).lock("x")
+        for node in masters.nodes:
+            node.call("SCRIPT", "FLUSH")
+
+        def sync() -> None:
+            with holdfast.connect(url) as locks:
+                held = locks.lock("known", ttl=5).acquire()
+                assert held
+                held.renew()
+                with proxy.delay(0.1, "to_client"), locks.lock("x", ttl=600):
+                    time.sleep(0.3)
+
+        async def asynchronous() -> None:
+            async with aio.connect(url) as locks:
+                held = await locks.lock("known", ttl=5).acquire()
+                assert held
+                await held.renew()
+                with proxy.delay(0.1, "to_client"):
+                    async with locks.lock("x", ttl=600):
+                        await asyncio.sleep(0.3)
+
+        if port == "sync":
+            sync()
+        else:
+            asyncio.run(asynchronous())
+        assert not slow.call("EXISTS", lock)
 
 
 @pytest.mark.req("R34", "law 3", "R2")

@@ -7,20 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from tests.faults.interrupt import (
-    Work,
-    at_every_line,
-    at_random_moments,
-    busy_try,
-    fixed_entered_twice,
-    plain_with,
-)
-from tests.faults.redis import fresh
+from holdfast.backends.redis.keys import Keys
+from tests.faults.interrupt import LONG, at_every_line, at_random_moments, fixed_entered_twice
+from tests.faults.redis import fresh, until
 from tests.servers import RedisMasters
 
 pytestmark = pytest.mark.servers
 
-WORKS: list[Work] = [plain_with, busy_try, fixed_entered_twice]
+PREFIX = "interrupted"
+LOCK = Keys(PREFIX).lock("x")
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +26,35 @@ def masters() -> Iterator[RedisMasters]:
 
 @pytest.fixture
 def clients(masters: RedisMasters) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
-    url = fresh(masters.url, quarantine="off", max_ttl=2000, node_timeout=1)
+    url = fresh(masters.url, prefix=PREFIX, quarantine="off", max_ttl=2000, node_timeout=1)
     with holdfast.connect(url) as locks, holdfast.connect(url) as other:
         yield locks, other
+    # Nor a minority's, which others would not notice.
+    until(lambda: not any(node.call("EXISTS", LOCK) for node in masters.nodes), "no vote is left")
 
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
-def test_interrupt_at_every_line(
-    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
+def test_interrupt_at_every_line(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
+    """Of acquire, renewal and release."""
+    at_every_line(fixed_entered_twice, *clients)
+
+
+@pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
+def test_interrupt_at_every_line_of_a_refused_try(
+    masters: RedisMasters, clients: tuple[holdfast.Locks, holdfast.Locks]
 ) -> None:
-    at_every_line(work, *clients)
+    """A stranger has two votes, and the third is given back."""
+
+    def refused(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+        for node in masters.nodes[:2]:
+            node.call("SET", LOCK, "stranger {}", "PX", 60_000)
+        try:
+            assert locks.lock("x", ttl=LONG).acquire(blocking=False) is None
+        finally:
+            for node in masters.nodes[:2]:
+                node.call("DEL", LOCK)
+
+    at_every_line(refused, *clients)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

@@ -129,6 +129,11 @@ class Backend:
                 "these nodes the same, larger max_ttl, or use a shorter lease, which is renewed"
             )
         sheet = self._sheets.get(claim.owner)
+        if sheet is not None and sheet.grant is not None:
+            again = await self._again(sheet, sheet.grant, deadline)
+            if again is not None:
+                return again
+            sheet = None
         if sheet is None:
             sheet = self._sheets[claim.owner] = Sheet(claim, len(self._members))
         heard = self._lobby.asks(claim)
@@ -165,10 +170,20 @@ class Backend:
         members = self._members
         return lambda place: members[place].memory.counts(sent)
 
+    async def _again(self, sheet: Sheet, grant: Grant, deadline: float) -> Grant | Unknown | None:
+        """Asking twice is asking once, as long as it lasts (law 2). What is over is asked for anew:
+        somebody may have had it in between, with a larger token."""
+        [result] = await self.renew([grant], deadline)
+        if isinstance(result, Renewed) and self._port.now() < grant.until:
+            return sheet.grant
+        if isinstance(result, Renewed):
+            await self._undo(sheet)
+        return result if isinstance(result, Unknown) else None
+
     def _granted(self, sheet: Sheet, sent: float, token: int | None) -> Grant:
         claim = sheet.claim
-        sheet.held, sheet.token = True, token
         grant = Grant(claim, self._until(claim, sent), token)
+        sheet.held, sheet.grant = True, grant
         self._lobby.granted(claim, grant.until)
         return grant
 
@@ -296,7 +311,9 @@ class Backend:
             if tally.held:
                 if forgot:
                     await self._install(sheet, forgot)
-                results.append(Renewed(self._until(grant.claim, sent)))
+                until = self._until(grant.claim, sent)
+                sheet.grant = Grant(grant.claim, until, grant.fence)
+                results.append(Renewed(until))
             elif tally.lost:
                 await self._undo(sheet)  # a minority may still have it, and the core will not ask
                 self._forget(grant.claim)

@@ -170,16 +170,15 @@ class Crew:
         if self._by_fd.pop(wire.fd, None) is not None:
             self._poll.unregister(wire.fd)
 
-    def finish(self, deadline: float) -> None:
-        """Let what was said arrive, if it does soon, and close. **Hazard**: a connection that is
-        closed before an answer was read is reset, and takes along what its node has not read."""
+    def settle(self, deadline: float) -> None:
+        """Let what was said arrive, if it does soon. **Hazard**: a connection that is closed before
+        an answer was read is reset, and takes along what its node has not read."""
         while any(wire.owed for wire in self._by_fd.values()):
             ready = self._poll.poll(milliseconds(deadline))
             if not ready:
                 break
             for fd, _ in ready:
                 self._pump(self._by_fd[fd])
-        self.close()
 
     def close(self) -> None:
         """At once. What is owed on its wires is owed to their nodes."""
@@ -217,13 +216,26 @@ class ThreadCouncil:
         except BaseException:
             crew.close()
             raise
-        crew.finish(now() + self._patience)
+        crew.settle(now() + self._patience)
+        crew.close()
 
-    async def close(self) -> None:
+    async def settle(self) -> None:
         deadline = now() + self._patience
-        while self._free:
+        for _ in range(len(self._free)):
             try:
                 crew = self._free.pop()
             except IndexError:  # another thread was quicker
+                return
+            try:
+                crew.settle(deadline)
+            except BaseException:
+                crew.close()
+                raise
+            self._free.appendleft(crew)
+
+    async def close(self) -> None:
+        while self._free:
+            try:
+                self._free.pop().close()
+            except IndexError:
                 break
-            crew.finish(deadline)

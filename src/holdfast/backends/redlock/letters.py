@@ -59,15 +59,15 @@ class Sheet:
     """One claim, as the nodes see it: its owner's name in this round, and what was sent to whom."""
 
     __slots__ = (
-        "claim", "heard", "held", "installing", "left", "looks", "owner", "receipts", "token",
+        "claim", "grant", "heard", "held", "installing", "left", "looks", "owner", "receipts",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, nodes: int) -> None:
         self.claim = claim
         self.owner = f"{claim.owner}.{next(_rounds)}"
         self.receipts: list[Receipt | None] = [None] * nodes  # the latest attempt at each node
-        self.held = False  # it was granted
-        self.token: int | None = None
+        self.held = False  # it was granted, or may have been
+        self.grant: Grant | None = None
         self.installing = False  # attempts may be under way although it holds
         self.left = False
         self.heard = -1  # the releases that were heard of when it looked last
@@ -186,8 +186,8 @@ class Writer:
     def install(self, sheet: Sheet) -> Letter:
         """For nodes that have forgotten it, or never heard of it."""
         parts = [(ATTEMPT, self._attempt(sheet))]
-        if sheet.token is not None:
-            parts.append((COMMIT, self._commit(sheet, sheet.token)))
+        if sheet.grant is not None and sheet.grant.fence is not None:
+            parts.append((COMMIT, self._commit(sheet, sheet.grant.fence)))
         return Letter(*parts, receipts=sheet.receipts).unheard()
 
     def leave(self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True) -> Farewell:

@@ -211,9 +211,11 @@ class LoopCouncil:
         if debt is not None:
             self.members[place].owe(debt)
 
-    async def close(self) -> None:
+    async def settle(self) -> None:
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=self._patience)
+
+    async def close(self) -> None:
         for task in list(self._connecting):
             task.cancel()
         if self._connecting:

@@ -107,4 +107,5 @@ class Payer:
         self._stop.set()
         if self._task is not None:
             await self._task.join(self._port.now() + 2 * self._patience)
+        await self._council.settle()
         await self._pay()

@@ -246,9 +246,9 @@ class Wire:
         if isinstance(reply, ReplyError):
             self._refused = True
             if debt is not None and not (mine and unknown(reply)):
-                # It was refused, or nobody is there to spell it out. Not at once again.
-                self.node.failed(reply)
-                self.node.owe(debt)
+                if not unknown(reply):
+                    self.node.failed(reply)  # else it would be said again at once
+                self.node.owe(debt)  # it was refused, or nobody is there to spell it out
 
     def _introduced(self) -> None:
         self._settings.greeted(self.node.address, self._said)
