@@ -22,7 +22,7 @@ from bench.peers.envs import Missing, python_of
 from bench.servers import Served, Servers
 from bench.stores import EMBEDDED, STORES, Store, kind_of, store_of
 from holdfast.backends import schemes
-from holdfast.backends.url import parse
+from holdfast.backends.url import Url, parse
 
 __all__ = ["Entrant", "Field", "fields"]
 
@@ -91,12 +91,14 @@ class Field:
         scheme = url.partition(":")[0]
         many = sum(other.startswith(f"{scheme}:") for other in self.urls) > 1
         url, server = self._filled(url)
-        parse(url)
+        parsed = parse(url)
         scheme = kind_of(url)
+        plain = scheme.partition(" ")[0]
+        shown = url if len(parsed.hosts) < 2 else f"{plain}://" + _query(parsed)
         with holdfast.connect(url) as locks:  # contacts nobody
             processes = locks.capabilities.cross_process
         return Entrant(
-            f"holdfast {url if many else scheme.partition(' ')[0] + '://'}",
+            f"holdfast {shown if many else plain + '://'}",
             "bench.peers.holdfast",
             url,
             sys.executable,
@@ -132,6 +134,12 @@ class Field:
         if server is not None:
             target = target.replace(f"{{{server.kind}}}", server.address)
         return target.replace("{folder}", str(self.folder)), server
+
+
+def _query(url: Url) -> str:
+    """What tells two targets on the same servers apart; quarantine has to be off for new ones."""
+    options = [f"{name}={text}" for name, text in url.query.items() if name != "quarantine"]
+    return f"?{'&'.join(options)}" if options else ""
 
 
 def fields(

@@ -1,11 +1,11 @@
 """The servers of a run: started when the first target names one, placed on a core, ended with it.
 
 Contract: parent's side only. `{redis}` in a target is `host:port` of the run's own redis-server,
-`{zookeeper}`, `{etcd}`, `{postgres}` and `{mariadb}` are those of its others, `{etcd-cluster}`
-those of three members of another etcd: nobody else's data is touched, and they can be pinned,
-without which figures over a network are a mixture (docs/how-to/benchmark.md). How servers are
-installed, started and surely ended is `tests/servers`' business. Partner: `bench/meter.py` asks
-such a server what it had to do.
+`{redis-masters}` are those of five masters, `{zookeeper}`, `{etcd}`, `{postgres}` and `{mariadb}`
+are those of its others, `{etcd-cluster}` those of three members of another etcd: nobody else's data
+is touched, and they can be pinned, without which figures over a network are a mixture
+(docs/how-to/benchmark.md). How servers are installed, started and surely ended is `tests/servers`'
+business. Partner: `bench/meter.py` asks such a server what it had to do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Served", "Servers"]
 
-PLACEHOLDERS = ("redis", "zookeeper", "etcd", "etcd-cluster", "postgres", "mariadb")
-WITH_BOOKS = ("redis", "zookeeper", "etcd", "etcd-cluster")
+PLACEHOLDERS = (
+    "redis", "redis-masters", "zookeeper", "etcd", "etcd-cluster", "postgres", "mariadb",
+)  # fmt: skip
+WITH_BOOKS = ("redis", "redis-masters", "zookeeper", "etcd", "etcd-cluster")
 """Databases keep none that could be read without their client."""
 
 
@@ -29,18 +31,18 @@ class Served:
     """One running server, or several that are one store."""
 
     def __init__(self, kind: str, server: Server, processes: Sequence[Process]) -> None:
-        self.kind, self._processes = kind, processes
+        self.kind, self.processes = kind, processes
         self.address = ",".join(f"{host}:{port}" for host, port in server.addresses)
         self.books = f"{kind}://{self.address}" if kind in WITH_BOOKS else None
         self.version = f"{kind}-server {server.version()}"
 
     @property
     def pid(self) -> int:
-        return self._processes[0].pid
+        return self.processes[0].pid
 
     def place(self, core: int) -> None:
         """All their threads and children; those to come inherit it."""
-        family = [process.pid for process in self._processes]
+        family = [process.pid for process in self.processes]
         for pid in family:
             with contextlib.suppress(OSError):  # it has ended
                 for thread in os.listdir(f"/proc/{pid}/task"):

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 from bench.peers import PROCESSES, TASKS, THREADS
 
 __all__ = [
-    "EMBEDDED", "ETCD", "REDIS", "STORES", "THREE", "ZOOKEEPER", "Store", "kind_of", "store_of",
+    "EMBEDDED", "ETCD", "REDIS", "REDLOCK", "STORES", "THREE", "ZOOKEEPER", "Store", "kind_of",
+    "store_of",
 ]  # fmt: skip
 
 
@@ -38,21 +39,36 @@ EMBEDDED = Store(
     ("memory", "sqlite"),
     ("memory://bench", "sqlite:///{folder}/holdfast.db"),
     {THREADS: "FIFO of bare locks", PROCESSES: "flock", TASKS: "asyncio.Lock"},
+    without=("away",),
 )
 REDIS = Store(
     "redis",
     ("redis",),
     ("redis://{redis}/0",),
     # After a kill everybody waits for the ttl: 26 s of it, fifty times, show nothing.
-    without=("crash",),
+    without=("crash", "away"),
     served=True,
 )
+REDLOCK = Store(
+    "redlock",
+    ("redlock",),
+    (
+        "redlock://{redis-masters}/?quarantine=off&fence=off",
+        "redlock://{redis-masters}/?quarantine=off",
+    ),
+    # Waiters stand in no line, here as with every peer: what is measured is the votes.
+    without=(
+        "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
+        "waiting", "crash", "held",
+    ),
+    served=True,
+)  # fmt: skip
 ZOOKEEPER = Store(
     "zookeeper",
     ("zk",),
     ("zk://{zookeeper}/bench",),
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
-    without=("crash",),  # everybody waits for the session's end
+    without=("crash", "away"),  # everybody waits for the session's end
     served=True,
     crowd=1_000,  # each lists the whole line
 )
@@ -63,7 +79,7 @@ ETCD = Store(
     ("etcd://{etcd}/bench",),
     {THREADS: "bare mutex", PROCESSES: "bare mutex"},
     # Each write is a flush to its disk: of ten thousand tasks nothing is seen but that.
-    without=("crash", "crowd"),
+    without=("crash", "crowd", "away"),
     served=True,
 )
 THREE = Store(
@@ -71,7 +87,7 @@ THREE = Store(
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
-    without=("crash", "crowd", "abreast", "drain", "waiting", "held"),
+    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away"),
     served=True,
 )
 
@@ -132,8 +148,8 @@ MYSQL_FOR_UPDATE = Store(
 )
 
 _ALL = (
-    EMBEDDED, REDIS, ZOOKEEPER, ETCD, THREE, POSTGRES, MARIADB, POSTGRES_ADVISORY, MYSQL_ADVISORY,
-    POSTGRES_FOR_UPDATE, MYSQL_FOR_UPDATE,
+    EMBEDDED, REDIS, REDLOCK, ZOOKEEPER, ETCD, THREE, POSTGRES, MARIADB, POSTGRES_ADVISORY,
+    MYSQL_ADVISORY, POSTGRES_FOR_UPDATE, MYSQL_FOR_UPDATE,
 )  # fmt: skip
 STORES: dict[str, Store] = {store.name: store for store in _ALL}
 

@@ -35,6 +35,7 @@ OPTIONS = (REFERENCE / "options.md").read_text()
 CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
 PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
+    "redlocks": "redlock",
     "etcds": "etcd",
     "zk": "zookeeper",
     "mariadb": "mysql",
@@ -218,6 +219,7 @@ def test_the_acl_that_is_tested_is_the_one_on_the_page() -> None:
     assert (pages / "redis-acl.txt").read_text() in (pages / "redis.md").read_text()
     dialects = (pages / "redis-dialects-acl.txt").read_text()
     assert dialects in (pages / "redis-dialects.md").read_text()
+    assert (pages / "redlock-acl.txt").read_text() in (pages / "redlock.md").read_text()
     for name in ("mysql", "postgresql"):
         grants = (pages / f"{name}-grants.sql").read_text()
         assert grants in (pages / f"{name}.md").read_text()

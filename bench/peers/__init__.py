@@ -30,6 +30,7 @@ class Peer:
 _FILES = _REMOTE = (THREADS, PROCESSES)
 _REDIS = "redis://{redis}/0"
 _CLIENT = ("redis==8.1.0", "hiredis==3.5.0")
+_MASTERS = "{redis-masters}"
 _KAZOO = ("kazoo==2.11.0",)
 _GRPC = ("grpcio==1.85.1",)
 _POSTGRES = "postgresql://postgres@{postgres}/postgres"
@@ -62,6 +63,15 @@ PEERS: dict[str, Peer] = {
         "redis",
         False,
     ),
+    "redlock-ng on five": Peer(
+        "redlock_ng",
+        _REMOTE,
+        _MASTERS,
+        ("redlock-ng==2.0.4", "redis==5.3.1", "hiredis==3.5.0"),
+        "redlock",
+    ),
+    "pottery on five": Peer("pottery", _REMOTE, _MASTERS, ("pottery==3.0.1", *_CLIENT), "redlock"),
+    "aioredlock": Peer("aioredlock", (TASKS,), _MASTERS, ("aioredlock==0.7.3",), "redlock"),
     "sherlock": Peer("sherlock", _REMOTE, _REDIS, ("sherlock==0.4.1", *_CLIENT), "redis", False),
     "tooz": Peer("tooz", _REMOTE, _REDIS, ("tooz[redis]==9.1.0", *_CLIENT), "redis", False),
     "kazoo": Peer("kazoo_lock", _REMOTE, "{zookeeper}", _KAZOO, "zookeeper"),
@@ -126,6 +136,7 @@ FLOORS: dict[str, Peer] = {
     "two SQLite statements": Peer("statements", (THREADS,)),
     "FIFO of bare locks": Peer("in_process", (THREADS,), "fifo"),
     "SET and EVALSHA": Peer("raw_redis", (THREADS,), _REDIS, store="redis"),
+    "majority of raw sockets": Peer("raw_majority", (THREADS,), _MASTERS, store="redlock"),
     "create and delete": Peer("raw_zookeeper", (THREADS,), "{zookeeper}", _KAZOO, "zookeeper"),
     "two UPDATEs": Peer(
         "raw_sql",

@@ -28,6 +28,7 @@ __all__ = [
     "AsyncMutex",
     "Mutex",
     "Starter",
+    "masters",
     "timed",
 ]
 
@@ -122,6 +123,13 @@ class AsyncAdapter(Adapter):
     def close(self) -> None:
         self.runner.run(self.aclose())
         super().close()
+
+
+def masters(target: str) -> list[str]:
+    """One URL, or one for each of `host:port,host:port,...`."""
+    if "://" in target:
+        return [target]
+    return [f"redis://{address}/0" for address in target.split(",")]
 
 
 class Starter(Protocol):

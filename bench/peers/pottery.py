@@ -1,5 +1,5 @@
-"""pottery's `Redlock` with one master: threads for every acquire and release, tries again within
-200 ms."""
+"""pottery's `Redlock` with one master or several: threads for every acquire and release, tries
+again within 200 ms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 from importlib.metadata import version
 from typing import Any
 
-from bench.peers.base import CONNECTIONS, Adapter
+from bench.peers.base import CONNECTIONS, Adapter, masters
 
 __all__ = ["connect"]
 
@@ -29,13 +29,16 @@ class Pottery(Adapter):
     gives_up = True
 
     def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)
+        self._clients = {
+            redis.Redis.from_url(one, max_connections=CONNECTIONS) for one in masters(url)
+        }
 
     def make(self, name: str) -> Lock:
-        return Lock(pottery.Redlock(key=name, masters={self._client}))
+        return Lock(pottery.Redlock(key=name, masters=self._clients))
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
 
 def connect(target: str, **options: Any) -> Adapter:

@@ -1,4 +1,4 @@
-"""redlock-ng with one master: tries again after 100 to 300 ms.
+"""redlock-ng with one master or several: tries again after 100 to 300 ms.
 
 It has no timeout: it waits for ever, or tries four times. Here it waits; the worker's limit ends
 it.
@@ -10,7 +10,7 @@ import importlib
 from importlib.metadata import version
 from typing import Any
 
-from bench.peers.base import Adapter
+from bench.peers.base import Adapter, masters
 
 __all__ = ["connect"]
 
@@ -36,7 +36,7 @@ class RedlockNg(Adapter):
     version = f"redlock-ng {version('redlock-ng')}"
 
     def __init__(self, url: str) -> None:
-        self._redlock = redlock.Redlock([url])
+        self._redlock = redlock.Redlock(masters(url))
 
     def make(self, name: str) -> Lock:
         return Lock(self._redlock, name)

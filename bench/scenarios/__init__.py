@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.scenarios import abreast, crash, crowd, drain, handover, held, uncontended, waiting
+from bench.scenarios import abreast, away, crash, crowd, drain, handover, held, uncontended, waiting
 from bench.session import Case, Plan
 
 __all__ = ["SCENARIOS"]
@@ -20,4 +20,5 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "waiting": waiting.run,
     "crash": crash.run,
     "held": held.run,
+    "away": away.run,
 }

@@ -2,7 +2,8 @@
 
 Floors: over memory:// and over a network one raw loopback round trip pair (the least that acquire
 and release over any network need), over SQLite two bare statements, over Redis its two bare
-requests, among file locks flock. Turns are so short, some milliseconds, that a busy moment of the
+requests, over five masters the same at all of them until a majority has answered, among file
+locks flock. Turns are so short, some milliseconds, that a busy moment of the
 machine strikes everybody.
 """
 
@@ -22,6 +23,7 @@ NAME = "uncontended"
 FLOOR_OF = {  # by the store, or the scheme
     "sqlite": "two SQLite statements",
     "redis": "SET and EVALSHA",
+    "redlock": "majority of raw sockets",
     "zk": "create and delete",
     "zookeeper": "create and delete",
     "etcd": "txn and delete",
@@ -91,6 +93,14 @@ def goals(target: Entrant, placement: str, floor: str | None = None) -> Iterator
         yield Goal(target.label, "p50", at_most=1 / 3, against=f"tooz on {name}")
         if name == "PostgreSQL":
             yield Goal(target.label, "p50", at_most=1 / 3, against="pals")
+    if target.scheme == "redlock":
+        fenced = "fence=off" not in target.target
+        limit = 4.5 if fenced else 2.5
+        yield Goal(target.label, "p50", at_most=limit, against=FLOOR_OF["redlock"])
+        if not fenced:
+            for peer in ("redlock-ng on five", "pottery on five"):
+                yield Goal(target.label, "p50", at_most=1.0, against=peer)
+            yield Goal(f"{target.label} async with", "p50", at_most=1.0, against="aioredlock")
     if target.scheme == "zk":
         yield Goal(target.label, "p50", at_most=1.2, against=FLOOR_OF["zk"])
     if target.scheme == "etcd":

@@ -55,6 +55,11 @@ class Client:
         factory = find(self._url.scheme)
         if self._url.source is not None and not getattr(factory, "adopts", False):
             raise Misconfigured(f"{self._url.scheme}:// makes its connections by itself")
+        if self._url.logins and not getattr(factory, "logins", False):
+            raise Misconfigured(
+                f"{self._url}: {self._url.scheme}:// has one user and password for all hosts, said "
+                "before the first of them"
+            )
         values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
         self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")
         if self._timeout > 86400:

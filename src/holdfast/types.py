@@ -199,3 +199,4 @@ class Capabilities:
     cross_process: bool = True
     cells: bool = True
     inspection: bool = True
+    why_not: str = ""  # one sentence: why it has not the other modes

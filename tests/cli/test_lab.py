@@ -37,6 +37,7 @@ PAIRS = {
     "check-then-delete": ["bob", "cleo"],
     "short-lease": ["ada", "bob"],
     "master-lost": ["ada", "bob"],
+    "redlock-restart": ["ada", "bob"],
 }
 """Which two hold at once, in the naive forms that break so; the others are deadlocks."""
 

@@ -115,9 +115,21 @@ class RedisMasters(Group[RedisServer]):
     families = RedisServer.families
     version_command = RedisServer.version_command
 
-    def __init__(self, *, count: int = 5, persist: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        count: int = 5,
+        persist: bool = False,
+        durable: bool = False,
+        settings: dict[str, str] | None = None,
+    ) -> None:
         self.home = Home(self.kind)
-        self.nodes = [RedisServer(self.home, f"redis-{n}", persist=persist) for n in range(count)]
+        self.nodes = [
+            RedisServer(
+                self.home, f"redis-{n}", persist=persist, durable=durable, settings=settings
+            )
+            for n in range(count)
+        ]
 
     @property
     def url(self) -> str:

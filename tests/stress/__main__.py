@@ -3,6 +3,7 @@
     python -m tests.stress                          sqlite, in a folder of its own
     python -m tests.stress redis://localhost --holds 20000 --seconds 120 --seed 7
     python -m tests.stress redis --soak             a Redis of its own, which suffers too: make soak
+    python -m tests.stress redlock                  five masters of its own, of which some suffer
     python -m tests.stress zookeeper                the same with ZooKeeper
     python -m tests.stress etcd --holds 50000       three members of its own, likewise
     python -m tests.stress postgres                 or mariadb
@@ -39,6 +40,7 @@ from tests.stress.history import History, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import now, read
 from tests.stress.redis import RedisStore
+from tests.stress.redlock import RedlockStore
 from tests.stress.resource import writes
 from tests.stress.sql import MariaDBStore, PostgresStore
 from tests.stress.store import Store
@@ -53,7 +55,7 @@ FREED_AFTER = {"process": 0.0, "session": 1.5 * LONGEST + 0.5}
 """Seconds after its death; a session lasts half as long again as the lease, and ends at a tick."""
 SHOWN = 20
 STORES: dict[str, Callable[[int, float], Store]] = {
-    kind.name: kind for kind in (RedisStore, ZooKeeperStore, EtcdStore, PostgresStore, MariaDBStore)
+    kind.name: kind for kind in (RedisStore, RedlockStore, ZooKeeperStore, EtcdStore, PostgresStore, MariaDBStore)
 }
 
 

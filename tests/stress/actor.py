@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 import holdfast
@@ -30,7 +30,8 @@ SHORTEST = 0.5
 LONGEST = 3.0
 """Seconds of ttl."""
 
-_WEIGHTS = [name.weight for name in NAMES]
+_NEEDS = {"rw": Mode.SHARED, "semaphore": Mode.PERMITS}
+"""What a store must have for names of such a kind."""
 
 
 class Plan(NamedTuple):
@@ -57,7 +58,20 @@ class Plan(NamedTuple):
 class Ledger:
     """What all actors of a process share."""
 
-    def __init__(self, log: Log, resource: Resource, prefix: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        resource: Resource,
+        prefix: str,
+        modes: Collection[Mode] = tuple(Mode),
+        forgetful: bool = False,
+    ) -> None:
+        """`modes`: what the store has; `forgetful`: it may say that it has forgotten a lease."""
+        self.modes = modes
+        self.forgetful = forgetful
+        self.weights = [
+            name.weight if _NEEDS.get(name.kind, Mode.EXCLUSIVE) in modes else 0 for name in NAMES
+        ]
         self.log = log
         self.resource = resource
         self.prefix = prefix
@@ -73,7 +87,7 @@ class Actor:
     def plan(self, name: int | None = None) -> Plan:
         chance = self.random.random
         if name is None:
-            name = self.random.choices(range(len(NAMES)), _WEIGHTS)[0]
+            name = self.random.choices(range(len(NAMES)), self.ledger.weights)[0]
         kind, limit = NAMES[name].kind, NAMES[name].limit
         mode, permits = Mode.EXCLUSIVE, 1
         if kind == "rw" and chance() < 0.7:
@@ -179,9 +193,9 @@ class Actor:
                 self.ledger.log.write(Record(Kind.REFUSED, now(), number))
 
     def lost(self, plan: Plan, lease: Lease) -> None:
-        """Nobody evicts here, so only its time can end a lease."""
+        """Nobody evicts here, so only its time can end a lease; or a store that forgets."""
         early = deadline(lease) - now()
-        if early > 0:
+        if early > 0 and not self.ledger.forgetful:
             problem(f"{plan.text}: lost {early:.6f} s before its deadline")
 
     def pause(self) -> float:

@@ -44,7 +44,9 @@ def live(
     parents.resource.drop()
     _look(parents)
     log = Log(folder / f"child-{seed.replace(':', '-')}.log")
-    actor = Actor(Ledger(log, Resource(folder, os.getpid()), parents.prefix), seed)
+    resource = Resource(folder, os.getpid())
+    ledger = Ledger(log, resource, parents.prefix, parents.modes, parents.forgetful)
+    actor = Actor(ledger, seed)
     chance = actor.random.random
     if chance() < 0.5 or locks is None:
         locks = aio.connect(url) if isinstance(locks, aio.Locks) else holdfast.connect(url)

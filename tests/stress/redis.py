@@ -9,10 +9,14 @@ from tests.servers import RedisServer
 from tests.stress.record import now
 from tests.stress.store import Served
 
-__all__ = ["RedisStore"]
+__all__ = ["MEMORY", "RedisStore", "about_locks"]
 
 MEMORY = 2.0
 """Seconds for which Redis remembers a free lock's token here: then nothing at all is left."""
+
+
+def about_locks(frame: bytes) -> bool:
+    return b"\r\nEVAL" in frame[:24]
 
 
 class RedisStore(Served):
@@ -28,7 +32,7 @@ class RedisStore(Served):
         self.faults = {"script flushes": self._flush, **self.faults}
 
     def about_locks(self, frame: bytes) -> bool:
-        return b"\r\nEVAL" in frame[:24]
+        return about_locks(frame)
 
     def leftovers(self, prefix: str, patience: float) -> Iterator[str]:
         """Every key expires by itself."""

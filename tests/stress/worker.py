@@ -60,8 +60,11 @@ class Worker:
         self.url = url
         self.folder = folder
         self.seed = f"{seed}:{number}"
+        with holdfast.connect(url) as locks:
+            modes = locks.capabilities.modes
         self.ledger = Ledger(
-            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix
+            Log(folder / f"worker-{number}.log"), Resource(folder, number), prefix, modes,
+            forgetful=url.startswith("redlock:"),  # its nodes keep nothing when they are killed
         )  # fmt: skip
         self.stopping = False
         self.threads: list[threading.Thread] = []

@@ -105,6 +105,7 @@ BAD_URLS: dict[str, tuple[str, str]] = {
     "port for memory": ("memory://x:1", "have no port"),
     "bad port": ("memory://x:999999", "is no port"),
     "password with a slash": ("memory://u:se/cret@h", "@ after its host"),
+    "a login for each host": ("memory://u:secret@a,v:secret@b", "one user and password for all"),
 }
 
 

@@ -335,6 +335,7 @@ def test_what_is_no_url(text: str, because: str) -> None:
         "x://user:hunter2",  # an @ forgotten: the password looks like a port
         "user:hunter2@h",  # a scheme forgotten
         "x://h?password=hunter2",
+        "x://u:hunter2@h,v:hunter2@i:1,j/0",
     ],
 )
 def test_a_password_is_never_shown(text: str) -> None:
@@ -362,6 +363,14 @@ def said_of(text: str) -> str:
 
 def test_a_url_is_printed_as_it_was_without_the_secret() -> None:
     assert str(parse("redis://me:pw@a:1,b/0?x=1")) == "redis://me:***@a:1,b/0"
+    assert str(parse("x://me:pw@a:1,:s@b,c/0")) == "x://me:***@a:1,:***@b,c/0"
+
+
+def test_each_host_may_have_a_login_of_its_own() -> None:
+    url = parse("redlock://u:p%40@a:1,:q@b,c/0")
+    assert url.hosts == (("a", 1), ("b", None), ("c", None))
+    assert url.logins == (("u", "p@"), ("", "q"), ("", ""))
+    assert parse("redlock://u:p,@a,b").logins == ()  # one for all
 
 
 DECLARED = (

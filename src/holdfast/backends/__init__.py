@@ -35,6 +35,8 @@ _registry: dict[str, Entry] = {
         for scheme in (plain, f"{plain}+sentinel", f"{plain}+cluster")
     },
     "redis+unix": Entry("holdfast.backends.redis:RedisBackend", "redis"),
+    "redlock": Entry("holdfast.backends.redlock:RedlockBackend", "redis"),
+    "redlocks": Entry("holdfast.backends.redlock:RedlockBackend", "redis"),
     "etcd": Entry("holdfast.backends.etcd:EtcdBackend", None),
     "etcds": Entry("holdfast.backends.etcd:EtcdBackend", None),
     **{
@@ -60,7 +62,8 @@ os.register_at_fork(
 
 
 class BackendFactory(Protocol):
-    """What a registered class offers beside the protocol itself."""
+    """What a registered class offers beside the protocol itself. `logins = True` says that each
+    host of its URLs may have a user and password of its own."""
 
     options: tuple[Option, ...]
 

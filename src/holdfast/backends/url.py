@@ -71,17 +71,19 @@ class Url:
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     source: Any = field(default=None, repr=False)  # where connections come from, if not from here
+    logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """User and password of each host, where they differ; then `user` and `password` are empty."""
 
     @property
     def host(self) -> str:
         return self.hosts[0][0] if self.hosts else ""
 
     def __str__(self) -> str:
-        user = (
-            f"{self.user}{':***' if self.password else ''}@" if self.user or self.password else ""
-        )
-        hosts = ",".join(h if p is None else f"{h}:{p}" for h, p in self.hosts)
-        return f"{self.scheme}://{user}{hosts}{self.path}"
+        hosts = [h if p is None else f"{h}:{p}" for h, p in self.hosts]
+        if self.logins:
+            hosts = [_veiled(*login) + host for login, host in zip(self.logins, hosts, strict=True)]
+        login = _veiled(self.user, self.password)
+        return f"{self.scheme}://{login}{','.join(hosts)}{self.path}"
 
     def refuse(self, *parts: str) -> None:
         """Parts of a URL that mean nothing to this backend are mistakes, not decoration."""
@@ -126,19 +128,35 @@ def parse(text: str) -> Url:
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
     login, _, hosts = authority.rpartition("@")
-    user, _, password = login.partition(":")
+    logins: tuple[tuple[str, str], ...] = ()
+    parts = authority.split(",")
+    if sum("@" in part for part in parts) > 1:
+        split = [part.rpartition("@") for part in parts]
+        logins = tuple(_login(login) for login, _, _ in split)
+        login, hosts = "", ",".join(host for _, _, host in split)
+    user, password = _login(login)
     pairs = parse_qsl(query, keep_blank_values=True)
     doubled = [name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1]
     if doubled:
         raise Misconfigured(f"option {doubled[0]!r} is given twice in the URL")
     return Url(
         scheme.lower(),
-        unquote(user),
-        unquote(password),
+        user,
+        password,
         tuple(_host(part, scheme) for part in hosts.split(",")) if hosts else (),
         unquote(slash + path),
         dict(pairs),
+        logins,
     )
+
+
+def _login(text: str) -> tuple[str, str]:
+    user, _, password = text.partition(":")
+    return unquote(user), unquote(password)
+
+
+def _veiled(user: str, password: str) -> str:
+    return f"{user}{':***' if password else ''}@" if user or password else ""
 
 
 def _host(text: str, scheme: str) -> tuple[str, int | None]:

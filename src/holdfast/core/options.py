@@ -108,8 +108,9 @@ def want(
         raise Misconfigured(f"ttl={ttl:g}: more than ten years is a lock nobody can get back")
     if mode not in capabilities.modes:
         able = ", ".join(sorted(mode.value for mode in capabilities.modes))
+        reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
         raise Unsupported(
-            f"this backend has no {mode.value} claims (it has: {able}); "
+            f"this backend has no {mode.value} claims (it has: {able}){reason}; "
             "memory:// has all of them, and `docs/backends` says which others do"
         )
     on_lost = options.get("on_lost")

@@ -28,6 +28,7 @@ from holdfast.backends.redis.wire import (
     HEARING_OUT,
     NOTHING,
     Address,
+    Garbled,
     NoAnswer,
     NotSent,
     Settings,
@@ -40,7 +41,6 @@ from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
 __all__ = ["LoopTransport"]
-
 
 CONNECT = 5.0
 """Seconds in which a shared connection is made, or given up."""
@@ -85,10 +85,13 @@ class Link(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        reader = self._reader
-        reader.feed(data)
-        while (reply := reader.gets()) is not NOTHING:
-            self.replied(reply)
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not NOTHING:
+                self.replied(reply)
+        except Garbled as error:
+            self.broken = error
+            self.close()
 
     def replied(self, reply: Any) -> None:
         if not self._pending:
@@ -109,7 +112,7 @@ class Link(asyncio.Protocol):
         self.usable = False
         self._transport = None
         self._links.discard(self)
-        self.broken = exc
+        self.broken = exc = exc or self.broken
         reason = f"the connection broke: {exc}" if exc else "the connection was closed"
         for asked in self._pending:
             if not asked.future.done():
@@ -287,7 +290,7 @@ class LoopTransport:
             return await self._ask_alone(node, data, count, deadline)
         link: Link | None = node.links[lane]
         if link is None or not link.usable:
-            link = await self._open_once(node, lane, deadline)
+            link = await self.link_of(node, lane, deadline)
         try:
             return await link.request(data, count, deadline), link.run_id
         finally:
@@ -323,14 +326,15 @@ class LoopTransport:
             link.close()
         return answer
 
-    async def _open_once(self, node: Node, lane: int, deadline: float) -> Link:
+    async def link_of(self, node: Node, lane: int, deadline: float) -> Link:
         """Who needs the connection first opens it; the others wait for the same one."""
         loop = asyncio.get_running_loop()
         opening: asyncio.Task[Link] | None = node.opening[lane]
         if opening is None or opening.done():
             # Not by its own deadline: the others who wait for it may have more time.
             opening = loop.create_task(self._open(node.address, max(deadline, now() + CONNECT)))
-            opening.add_done_callback(_noticed)
+            # Its failure is told to whoever waits; perhaps nobody does any more.
+            opening.add_done_callback(lambda task: task.cancelled() or task.exception())
             node.opening[lane] = opening
         await asyncio.wait([opening], timeout=max(0.0, deadline - now()))
         if not opening.done():
@@ -351,27 +355,27 @@ class LoopTransport:
         return link
 
     async def _greet(self, link: Link, address: Address, deadline: float) -> None:
-        (host, port), tls = address, self._settings.tls
+        (host, port), settings = address, self._settings.at(address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(max(0.0, deadline - now())):
                 if port:
-                    await loop.create_connection(lambda: link, host, port, ssl=tls)
+                    await loop.create_connection(lambda: link, host, port, ssl=settings.tls)
                 else:
                     await loop.create_unix_connection(lambda: link, host)
-                if show(address) in self._settings.curt:
+                if show(address) in settings.curt:
                     await asyncio.sleep(HEARING_OUT)
-                greeting, count = self._settings.greeting()
+                greeting, count = settings.greeting()
                 replies = await link.request(greeting, count, deadline)
-            link.run_id = self._settings.greeted(address, replies)
-            self._settings.curt.discard(show(address))
+            link.run_id = settings.greeted(address, replies)
+            settings.curt.discard(show(address))
         except BaseException as error:
             said, broke = link.said, not link.usable
             link.close()
             # TimeoutError is an OSError; and it may have broken before we said anything.
             if isinstance(error, OSError | NoAnswer) or (broke and isinstance(error, NotSent)):
                 cause = link.broken or error
-                raise unreachable(cause, show(address), said, self._settings) from None
+                raise unreachable(cause, show(address), said, settings) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:
@@ -380,10 +384,12 @@ class LoopTransport:
         return ear
 
     async def close(self, nodes: list[Node]) -> None:
+        opening = [task for node in nodes for task in node.opening if task is not None]
+        for task in opening:
+            task.cancel()
+        if opening:  # the loop may be closed next
+            await asyncio.wait(opening)
         for node in nodes:
-            for task in node.opening:
-                if task is not None:
-                    task.cancel()
             node.links = [None, None]
         self._alone.clear()
         for _ in range(10):  # asyncio closes a socket in the next turn of the loop
@@ -392,9 +398,3 @@ class LoopTransport:
             if not self._links:
                 break
             await asyncio.sleep(0)
-
-
-def _noticed(opening: asyncio.Task[Link]) -> None:
-    """Its failure is told to whoever waits; perhaps nobody does any more."""
-    if not opening.cancelled():
-        opening.exception()

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 INCLUDE = "--#include "
+HOME = "holdfast.backends.redis"
 
 
 class Script:
@@ -33,10 +34,14 @@ class Script:
 
     __slots__ = ("full", "head", "name")
 
-    def __init__(self, name: str, keys: int, arguments: int, begin: str = "") -> None:
-        """`begin` is a file whose functions the script uses, where it has a choice of them."""
+    def __init__(
+        self, name: str, keys: int, arguments: int, begin: str = "", home: str = HOME
+    ) -> None:
+        """`begin` is a file whose functions the script uses, where it has a choice of them; `home`
+        the package that has them."""
         self.name = name
-        text = ((_read(f"{begin}.lua") + "\n" if begin else "") + _read(f"{name}.lua")).encode()
+        files = ([begin] if begin else []) + [name]
+        text = "\n".join(_read(home, f"{file}.lua") for file in files).encode()
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         count = b"*%d\r\n" % (3 + keys + arguments)
         number = pack_word(str(keys))
@@ -54,14 +59,14 @@ class Scripts(NamedTuple):
     overview: Script
 
 
-def _read(name: str) -> str:
+def _read(home: str, name: str) -> str:
     """A script's text without comments, its includes in their place."""
     lines: list[str] = []
-    folder = resources.files("holdfast.backends.redis").joinpath("scripts")
+    folder = resources.files(home).joinpath("scripts")
     for line in folder.joinpath(name).read_text("utf-8").splitlines():
         bare = line.strip()
         if bare.startswith(INCLUDE):
-            lines.append(_read(bare.removeprefix(INCLUDE)))
+            lines.append(_read(home, bare.removeprefix(INCLUDE)))
         elif bare and not bare.startswith("--"):
             lines.append(bare)
     return "\n".join(lines)

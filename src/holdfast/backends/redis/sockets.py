@@ -176,6 +176,7 @@ def connect(address: Address, settings: Settings, deadline: float) -> Wire:
     wire: Wire | None = None
     sock: socket.socket | None = None
     replies: list[Any] = []
+    settings = settings.at(address)
     greeting, count = settings.greeting()
     try:
         sock = _open(address, settings, deadline)

@@ -10,9 +10,9 @@ Contract: no I/O, except that certificates are read from their files.
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
+from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix, tls_context
 from holdfast.backends.redis.backend import Backend
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.fleet import Cluster, Fleet, Sentinel, Single
@@ -30,7 +30,7 @@ from holdfast.errors import Misconfigured
 
 __all__ = ["RedisBackend"]
 
-PORT, SENTINEL_PORT = 6379, 26379
+SENTINEL_PORT = 26379
 
 NATIVE = "native"
 LITERAL = {dialect.name: dialect for dialect in (PLAIN, REDISSON)}
@@ -39,19 +39,14 @@ LITERAL = {dialect.name: dialect for dialect in (PLAIN, REDISSON)}
 class RedisBackend:
     options = (
         Option("dialect", NATIVE, "whose locks they are", (NATIVE, *LITERAL)),
-        Option("prefix", "holdfast", "what all keys and channels begin with"),
+        PREFIX,
         Option("window", 2.0, "seconds a waiter that was called has to claim the lock"),
         Option("heartbeat", 1.0, "seconds after which a waiting client says that it is alive"),
         Option("poll", 0.1, "seconds between two looks at a lock whose release nobody tells us of"),
         Option("fence_memory", 300.0, "seconds for which a free lock's last token is remembered"),
         Option("replicas", 0, "how many replicas must have a lock before it counts"),
         Option("replica_timeout", 0.1, "seconds the replicas have to confirm it"),
-        Option("protocol", "2", "the version of RESP", ("2", "3")),
-        Option("db", 0, "the database, where the URL's path does not name it"),
-        Option("tls_ca", "", "file with the certificates of the authorities to trust"),
-        Option("tls_cert", "", "file with this client's certificate"),
-        Option("tls_key", "", "file with its key"),
-        Option("tls_check", True, "whether the server's certificate is checked"),
+        *ACCESS,
         Option("sentinel_user", "", "user name at the sentinels, if they want one"),
         Option("sentinel_password", "", "password at the sentinels, if they want one"),
     )
@@ -66,9 +61,7 @@ class RedisBackend:
 
 
 def _checked(values: dict[str, Any]) -> Options:
-    prefix = values["prefix"]
-    if not prefix or not prefix.isprintable() or any(mark in prefix for mark in " {}"):
-        raise Misconfigured(f"prefix={prefix!r}: some text without spaces and braces")
+    checked_prefix(values)
     for name in ("window", "heartbeat", "poll", "fence_memory", "replica_timeout"):
         seconds(name, values[name], "a time in seconds")
     if values["heartbeat"] > values["window"] / 2:
@@ -89,7 +82,7 @@ class _Servers:
         self._values = values
         scheme = url.scheme
         self._kind = scheme.partition("+")[2] or "single"
-        self._tls = _tls(values) if scheme.startswith("rediss") else None
+        self._tls = tls_context(values) if scheme.startswith("rediss") else None
         path = url.path.strip("/")
         self._master = ""
         db = str(values["db"])
@@ -143,16 +136,3 @@ class _Servers:
     @staticmethod
     def _transport(settings: Settings, asynchronous: bool) -> Transport:
         return LoopTransport(settings) if asynchronous else ThreadTransport(settings)
-
-
-def _tls(values: dict[str, Any]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=values["tls_ca"] or None)
-        if values["tls_cert"]:
-            context.load_cert_chain(values["tls_cert"], values["tls_key"] or None)
-    except OSError as error:  # ssl.SSLError is one
-        raise Misconfigured(f"tls_ca, tls_cert or tls_key cannot be used: {error}") from None
-    if not values["tls_check"]:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -22,11 +22,13 @@ from holdfast.ports.clock import now
 __all__ = [
     "NOTHING",
     "Address",
+    "Garbled",
     "NoAnswer",
     "NotSent",
     "ReplyError",
     "Settings",
     "TooLate",
+    "info_field",
     "new_reader",
     "pack",
     "pack_word",
@@ -59,8 +61,12 @@ class TooLate(NoAnswer):
     """Not in time; the connection itself may be healthy."""
 
 
+class Garbled(NoAnswer):
+    """What came is no RESP: whoever is there, it is no Redis."""
+
+
 def new_reader() -> hiredis.Reader:
-    return hiredis.Reader(notEnoughData=NOTHING)
+    return hiredis.Reader(notEnoughData=NOTHING, protocolError=Garbled)
 
 
 def pack_word(word: bytes | str) -> bytes:
@@ -98,6 +104,10 @@ class Settings:
     def uncertified(self) -> bool:
         return self.tls is not None and not self.certified
 
+    def at(self, address: Address) -> Settings:
+        """Where servers differ: how to talk to this one."""
+        return self
+
     def greeting(self) -> tuple[bytes, int]:
         """What to say first, and how many replies it has."""
         login = [self.user or "default", self.password] if self.password or self.user else []
@@ -123,19 +133,19 @@ class Settings:
                 raise _refusal(str(reply), where)
         if isinstance(role, ReplyError) and str(role).startswith(("NOAUTH", "LOADING", "DENIED")):
             raise _refusal(str(role), where)
-        mode = _said(server, b"redis_mode:")
+        mode = info_field(server, b"redis_mode:")
         if mode and mode != self.mode:
             raise Misconfigured(f"{where} {OTHERS[self.mode, mode]}")
         if self.must_be_master and isinstance(role, list) and role[0] != b"master":
             raise NotSent(f"{where} is no master any more")
         self._warn(where, memory)
-        return _said(server, b"run_id:")
+        return info_field(server, b"run_id:")
 
     def _warn(self, where: str, memory: Any) -> None:
-        policy = _said(memory, b"maxmemory_policy:")
+        policy = info_field(memory, b"maxmemory_policy:")
         if where in self.told or policy in ("", "noeviction"):
             return
-        if _said(memory, b"maxmemory:") not in ("", "0"):
+        if info_field(memory, b"maxmemory:") not in ("", "0"):
             self.told.add(where)
             log.warning(
                 "Redis at %s may evict keys when its memory is full (maxmemory-policy %s): a lock "
@@ -164,7 +174,7 @@ OTHERS = {
 """What to say about a server that is (the second) not what it was taken for (the first)."""
 
 
-def _said(info: Any, field: bytes) -> str:
+def info_field(info: Any, field: bytes) -> str:
     if not isinstance(info, bytes):
         return ""
     return info.partition(b"\n" + field)[2].partition(b"\r\n")[0].decode()
@@ -223,8 +233,8 @@ def _refusal(text: str, where: str) -> Exception:
         )
     if text.startswith("NOPERM") or any(mark in text for mark in FORBIDDEN):
         return Misconfigured(
-            f"Redis at {where} lets this user in, but not do what locks need ({text}). The page "
-            "docs/backends/redis.md has the exact ACL"
+            f"Redis at {where} lets this user in, but not do what locks need ({text}). Its "
+            "page in docs/backends has the exact ACL"
         )
     if text.startswith(("ERR DB index", "ERR invalid DB", "ERR SELECT")):
         return Misconfigured(f"Redis at {where} has no such database ({text})")

@@ -83,6 +83,8 @@ class Level:
     clocks: dict[str, float] = field(default_factory=dict[str, float])
     """Whose wall clock is wrong, and by how many seconds."""
     replicated: bool = False  # needs a master of its own, with replicas, to lose
+    masters: bool = False  # needs three masters of its own, which know nothing of each other
+    others_ttl: float = 30.0  # of whom nothing happens to
     length: float = 1.2  # seconds that its timeline shows at least
 
 

@@ -20,7 +20,7 @@ from holdfast.cli.lab.drawing import kinds, rows
 from holdfast.cli.lab.history import Event, History
 from holdfast.cli.lab.level import NOT_SHOWN, Finding, Form, Level
 from holdfast.cli.lab.resp import Redis, RedisError, through
-from holdfast.cli.lab.servers import Replicated
+from holdfast.cli.lab.servers import Masters, Replicated
 from holdfast.cli.lab.words import words
 from holdfast.cli.stage import Broken, Stage
 from holdfast.cli.troupe import Player, Said
@@ -29,7 +29,7 @@ from holdfast.testing import FaultProxy
 __all__ = ["Scene"]
 
 UNENDING = 30.0
-"""The leases of those to whom nothing happens, and how long they wait."""
+"""How long those to whom nothing happens wait."""
 
 
 class Scene:
@@ -47,6 +47,7 @@ class Scene:
         self._unread: list[Event] = []
         self._draw: Callable[[], None] = lambda: None
         self._replicated: Replicated | None = None
+        self._masters: Masters | None = None
 
     def play(self) -> Finding:
         with ExitStack() as stack:
@@ -65,6 +66,10 @@ class Scene:
             self._replicated = Replicated()
             stack.callback(self._replicated.close)
             self._url = self._replicated.master.url
+        if level.masters:
+            self._masters = Masters()
+            stack.callback(self._masters.close)
+            self._url = self._masters.url
         stack.callback(self._clean_up)
         for who in level.proxied:
             proxy = FaultProxy(Redis(self._url).address, framing="resp")
@@ -90,14 +95,14 @@ class Scene:
             "form": self.form.name,
             "url": url,
             "lock": self._lock,
-            "ttl": self.level.ttl if who == "ada" else UNENDING,
+            "ttl": self.level.ttl if who == "ada" else self.level.others_ttl,
             "clock": self.level.clocks.get(who, 0.0),
             "warm": who not in self.level.cold,
         }
 
     def _clean_up(self) -> None:
         """The keys of a naive form that broke; holdfast's own end by themselves."""
-        if self._replicated is None:
+        if self._replicated is None and self._masters is None:
             try:
                 with Redis(self._url) as redis:
                     redis.call("DEL", self._lock)
@@ -262,3 +267,21 @@ class Scene:
         self.note("master", "killed")
         self._replicated.fail_over()
         self.note("replica", "promoted")
+
+    def until_the_masters_are(self, seconds: float) -> None:
+        """Old enough by what they say themselves."""
+        assert self._masters is not None
+        while self._masters.age() < seconds:
+            self.until("", seconds=0.1)
+        self.note("masters", "old", seconds=seconds)
+
+    def lose_a_node(self, number: int) -> None:
+        assert self._masters is not None
+        self._masters.nodes[number].kill()
+        self.note(f"node {number}", "killed")
+
+    def bring_a_node_back(self, number: int) -> None:
+        """With nothing of what it knew."""
+        assert self._masters is not None
+        self._masters.nodes[number].restart()
+        self.note(f"node {number}", "restarted")

@@ -23,7 +23,7 @@ from holdfast.cli.outcome import FAILED, Ended
 from holdfast.cli.troupe import uninterrupted
 from holdfast.testing import FaultProxy
 
-__all__ = ["HOST", "Replicated", "Server", "find_program", "version"]
+__all__ = ["HOST", "Masters", "Replicated", "Server", "find_program", "version"]
 
 T = TypeVar("T", "Server", FaultProxy)
 
@@ -140,6 +140,13 @@ class Server:
             process.kill()
             process.wait()
 
+    def restart(self) -> None:
+        """At the same port, and having forgotten everything."""
+        self.kill()
+        self._launch()
+        if not self._answers(time.monotonic() + PATIENCE):
+            raise Ended(FAILED, f"redis-server does not come back: {self._log()}")
+
     def close(self) -> None:
         with uninterrupted():
             self.kill()
@@ -195,6 +202,38 @@ class Replicated:
     def close(self) -> None:
         for thing in reversed(self._open):
             thing.close()
+
+
+class Masters:
+    """Three masters that know nothing of each other."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Server] = []
+        try:
+            for _ in range(3):
+                self.nodes.append(Server())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        return "redlock://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    def age(self) -> float:
+        """Seconds that the youngest of them says it is up."""
+        ages: list[float] = []
+        for node in self.nodes:
+            with Redis(node.url) as redis:
+                found = re.search(
+                    r"^uptime_in_seconds:(\d+)", str(redis.call("INFO", "server")), re.M
+                )
+            ages.append(float(found[1]) if found else 0.0)
+        return min(ages)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
 
 
 def _until_followed(master: Server) -> None:

@@ -71,7 +71,9 @@ def play(
     """Play them on the server that is named, else on one of our own."""
     screen = open_screen(io.StringIO() if quiet else None)
     levels = [LEVELS[name] for name in names]
-    if redis is not None and (killing := [one.name for one in levels if one.replicated]):
+    if redis is not None and (
+        killing := [one.name for one in levels if one.replicated or one.masters]
+    ):
         find_program(
             f"the level {', '.join(killing)} kills its server, so it never uses the one you named, "
             "and there is no redis-server on PATH. Install it (Debian, Ubuntu: apt-get install "

@@ -44,6 +44,8 @@ _DONE = {
     "arrived": "{whose}'s command has arrived, and was done",
     "cut": "from now on nothing reaches the replica",
     "promoted": "is the master now",
+    "restarted": "is back, and has forgotten everything",
+    "old": "have been up for {seconds:.0f} s, longer than any lease",
 }
 
 

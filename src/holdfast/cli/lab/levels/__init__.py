@@ -1,7 +1,6 @@
 """The levels of the lab, one file each: the naive form that breaks, the fault, and the judge.
 
-Read them in this order; each naive form is the usual mend of the one before. The one after the last
-(Redlock: a node that restarts inside the lease) needs several masters, and comes with `redlock://`.
+Read them in this order; each naive form is the usual mend of the one before.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from holdfast.cli.lab.levels import (
     master_lost,
     no_expiry,
     no_owner_check,
+    redlock_restart,
     reply_lost,
     short_lease,
     two_commands,
@@ -29,6 +29,7 @@ _MODULES = (
     short_lease,
     reply_lost,
     master_lost,
+    redlock_restart,
 )
 
 LEVELS: dict[str, Level] = {module.LEVEL.name: module.LEVEL for module in _MODULES}

@@ -1,0 +1,58 @@
+"""Ears: a release is announced on every node, and heard from one of them.
+
+Contract: listens to a node that is up; when that one goes, to the next. Who hears nothing looks by
+itself once a heartbeat (`lobby.py`), so a node that is deaf costs time and nothing else.
+Partners: `waiting.py`, `listener.py` and `lobby.py` of `backends/redis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.backends.redis.listener import Listener, Seen
+from holdfast.backends.redis.transport import Ear, Hearing, Transport
+from holdfast.backends.redis.waiting import Room
+from holdfast.backends.redis.wire import NotSent, share
+from holdfast.backends.redlock.nodes import Member
+from holdfast.core.port import Port
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.ports.clock import now
+from holdfast.types import Claim
+
+__all__ = ["Ears"]
+
+
+class Ears:
+    def __init__(self, members: Sequence[Member], transport: Transport) -> None:
+        self._members = list(members)
+        self._transport = transport
+
+    def room(self, port: Port, channel: str, heartbeat: float) -> Room:
+        return Room(port, channel, heartbeat, lambda room: Listener(room, True, _look, self._open))
+
+    async def _open(self, hearing: Hearing, deadline: float) -> Ear:
+        moment = now()
+        order = sorted(self._members, key=lambda member: member.retry_at > moment)
+        trouble: Exception = Unavailable("no node is known")
+        for number, member in enumerate(order):
+            try:
+                ear = await self._transport.ear(
+                    member, hearing, share(deadline, len(order) - number)
+                )
+            except (NotSent, HoldfastError) as error:
+                member.failed(error)
+                trouble = error
+            else:
+                # If it is cut, the next one is tried first.
+                self._members.remove(member)
+                self._members.append(member)
+                return ear
+        raise Unavailable(f"no node can be listened to: {trouble}")
+
+    async def close(self) -> None:
+        await self._transport.close(list(self._members))
+
+
+async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
+    """The listener asks about nobody: nobody stands in a line of the store."""
+    return []

@@ -1,0 +1,357 @@
+"""redlock://: what reviews found. Each test fails without the change that it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Misconfigured, Unavailable, aio
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.wire import NotSent, pack
+from holdfast.backends.redlock import crew as crews
+from holdfast.backends.redlock.backend import Backend
+from holdfast.backends.redlock.ballot import Everybody
+from holdfast.backends.redlock.letters import COMMIT, Letter
+from holdfast.backends.redlock.nodes import Debt, Login, Member, places_to_ask
+from holdfast.backends.redlock.wires import DEAD
+from holdfast.backends.url import parse
+from holdfast.ports.clock import now
+from holdfast.testing import FaultProxy
+from holdfast.types import Claim, Grant, Unknown
+from tests.faults.redis import Waiter, fresh, until
+from tests.servers import RedisMasters
+
+pytestmark = pytest.mark.servers
+
+OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 0.3}
+PORTS = pytest.mark.parametrize("port", ["sync", "aio"])
+
+
+@pytest.fixture(scope="module")
+def masters() -> Iterator[RedisMasters]:
+    with RedisMasters(count=3) as masters:
+        yield masters
+
+
+def url_of(masters: RedisMasters, *others: str, real: int = 2, **options: object) -> str:
+    """So many masters, and others."""
+    hosts = [f"127.0.0.1:{node.port}" for node in masters.nodes[:real]]
+    return fresh("redlock://" + ",".join([*others, *hosts]), **{**OPTIONS, **options})
+
+
+def backend_of(locks: holdfast.Locks | aio.Locks) -> Backend:
+    backend = locks._engine().backend
+    assert isinstance(backend, Backend)
+    return backend
+
+
+def on(port: str, url: str, work: Callable[[Any], Any]) -> Any:
+    """The same few steps on either port: `work` gets a client, and calls it by `await`."""
+
+    class Sync:
+        def __init__(self, locks: holdfast.Locks) -> None:
+            self.locks = locks
+
+        async def cycle(self) -> None:
+            with self.locks.lock("x", ttl=60, timeout=5):
+                pass
+
+        async def names(self) -> list[str]:
+            return [info.name for info in self.locks.inspect()]
+
+        async def wait(self, seconds: float) -> None:
+            time.sleep(seconds)
+
+    class Async(Sync):
+        async def cycle(self) -> None:
+            async with self.locks.lock("x", ttl=60, timeout=5):  # type: ignore[attr-defined]
+                pass
+
+        async def names(self) -> list[str]:
+            return [info.name for info in await self.locks.inspect()]  # type: ignore[misc]
+
+        async def wait(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    async def main() -> Any:
+        async with aio.connect(url) as locks:
+            return await work(Async(locks))  # type: ignore[arg-type]
+
+    if port == "aio":
+        return asyncio.run(main())
+    with holdfast.connect(url) as locks:
+        return asyncio.run(work(Sync(locks)))
+
+
+@contextmanager
+def no_redis() -> Iterator[str]:
+    """A server that says what no Redis says, to everybody."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                return
+            with link:
+                link.recv(100)
+                link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+@PORTS
+@pytest.mark.req("R4", "R34")
+def test_a_node_that_is_no_redis(
+    masters: RedisMasters, port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was an error of the parser, which ended every acquire, though the others are a quorum."""
+
+    async def work(client: Any) -> None:
+        for _ in range(3):
+            await client.cycle()
+        assert await client.names() == []
+
+    with no_redis() as address:
+        on(port, url_of(masters, address), work)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+@PORTS
+@pytest.mark.req("R4", "B7")
+def test_an_operator_reads_although_a_node_is_silent(masters: RedisMasters, port: str) -> None:
+    """The first node was waited for as long as there was time, and none was left for the others."""
+    url = url_of(masters, real=3)
+
+    async def work(client: Any) -> None:
+        masters.nodes[0].pause()
+        try:
+            assert await client.names() == ["held"]
+        finally:
+            masters.nodes[0].resume()
+
+    with holdfast.connect(url) as other, other.lock("held", ttl=60):
+        on(port, url, work)
+
+
+@PORTS
+@pytest.mark.req("law 3", "R34")
+def test_a_farewell_that_is_refused_is_not_repeated_in_a_loop(
+    masters: RedisMasters, port: str
+) -> None:
+    """Fifty times a second by a thread; and not at all by a task, which took it for done."""
+    node = masters.nodes[0]
+
+    async def work(client: Any) -> int:
+        await client.cycle()
+        before = int(node.info("stats")["total_error_replies"])
+        debt = Debt("somebody", now() + 30, pack("NOSUCHCOMMAND"), b"")
+        backend_of(client.locks)._members[0].owe(debt)
+        await client.wait(1.5)
+        return int(node.info("stats")["total_error_replies"]) - before
+
+    assert 2 <= on(port, url_of(masters, real=3), work) <= 12
+
+
+@pytest.mark.req("R36", "B1")
+def test_a_vote_that_was_given_in_quarantine_does_not_count_later() -> None:
+    """A client that was kept from reading it until the quarantine was over counted it; the token
+    rests on the clock of a node that has sat it out."""
+    max_ttl = 2.0
+    with RedisMasters(count=3) as masters:
+        born = now()
+        proxies = [FaultProxy(("127.0.0.1", node.port), framing="resp") for node in masters.nodes]
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        url = fresh(f"redlock://{hosts}", max_ttl=max_ttl, node_timeout=10, request_timeout=20)
+        try:
+            with holdfast.connect(url) as locks:
+                with pytest.raises(Unavailable, match="Quarantined"):
+                    locks.lock("x", ttl=max_ttl, timeout=0.3).__enter__()
+                assert now() - born < max_ttl - 0.5, "the machine is too slow for this test"
+                for proxy in proxies:
+                    proxy.hold("to_client")
+                waiter = Waiter(lambda: locks.lock("y", ttl=max_ttl).acquire(timeout=20))
+                members = backend_of(locks)._members
+                until(lambda: all(m.memory.counts(now()) for m in members), "they count", 10)
+                over = time.time()
+                for proxy in proxies:
+                    proxy.release_held()
+                lease = waiter.result()
+                assert lease
+                assert lease.fence >= over * 1e6
+                lease.release()
+        finally:
+            for proxy in proxies:
+                proxy.close()
+
+
+@pytest.mark.req("R34")
+def test_a_connection_that_nobody_looked_after_is_not_given_up(
+    masters: RedisMasters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made while its crew lay idle, and taken for silent: a client that asks rarely went
+    without that node's vote each second time."""
+    monkeypatch.setattr(crews, "CONNECT", 0.05)
+    with holdfast.connect(url_of(masters, real=3, node_timeout=0.05)) as locks:
+        backend = backend_of(locks)
+        crew = crews.Crew(backend._members, backend._council.settings, 0.05)
+        wire = crew._begin(0, Letter(), Everybody(3))
+        assert wire
+        time.sleep(0.2)
+        crew._look_around()
+        assert wire.state != DEAD
+        crew.close()
+
+
+@pytest.mark.req("R20", "R34")
+def test_many_renewals_in_one_letter_have_more_time(masters: RedisMasters) -> None:
+    """A node had as much for a thousand as for one."""
+    with holdfast.connect(url_of(masters, real=3, node_timeout=0.05)) as locks:
+        backend = backend_of(locks)
+        limits: list[float] = []
+
+        async def ask(letter: object, ballot: object, deadline: float, *rest: object) -> None:
+            limits.append(deadline - now())
+
+        backend._council.ask = ask  # type: ignore[method-assign,assignment]
+        for count in (1, 1000):
+            claims = [Claim("x", f"o{n}", ttl=60.0) for n in range(count)]
+            renewing = backend.renew([Grant(claim, now() + 60, 1) for claim in claims], now() + 9)
+            with pytest.raises(StopIteration) as done:
+                renewing.send(None)
+            assert all(isinstance(answer, Unknown) for answer in done.value.value)
+        assert limits[0] < 0.06
+        assert 0.4 < limits[1] < 1
+
+
+def test_what_is_owed_is_forgotten_only_when_it_is_noted_elsewhere() -> None:
+    """It was taken out first: an interrupt just then lost it, another thread's debt broke it."""
+    member = Member(("127.0.0.1", 1), Login("", "", 0), 0.0)
+    debts = [Debt(f"o{n}", now() + (60 if n else -1), b"", b"") for n in range(3)]
+    for debt in debts:
+        member.owe(debt)
+    assert member.due() == member.due() == debts[1:]
+    member.paid(debts[1:2])
+    assert member.due() == debts[2:]
+
+
+def test_a_payer_that_was_interrupted_begins_again(masters: RedisMasters) -> None:
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with holdfast.connect(url_of(masters, real=3)) as locks:
+        backend = backend_of(locks)
+        debt = Debt("somebody", now() + 30, pack("PING"), b"")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(backend._port, "task", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                backend._members[0].owe(debt)
+        assert not backend._payer._busy
+        backend._members[0].owe(debt)
+        until(lambda: not backend._members[0].debts, "it is paid")
+
+
+def test_quarantined_nodes_are_no_quorum_to_do_without_the_others() -> None:
+    """Two had failed a moment ago, one of the others was quarantined: nobody could win, and the two
+    were not asked."""
+    members = [Member(("127.0.0.1", port), Login("", "", 0), 30.0) for port in range(1, 6)]
+    for member in members:
+        member.met(f"run{member}", 100.0, False)
+    members[0].failed(NotSent("away"))
+    members[1].failed(NotSent("away"))
+    assert list(places_to_ask(members, 3)) == [2, 3, 4]
+    members[2].met("another", 0.0, False)
+    assert list(places_to_ask(members, 3)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.req("R4", "R7", "wrong credentials")
+def test_one_misconfigured_node_is_told_of_and_does_not_hide_that_another_is_away(
+    masters: RedisMasters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody was told as long as the others were a quorum; and when they were not any more, that
+    could be waited for, it was an error for good."""
+    node = masters.nodes[0]
+    node.call("ACL", "SETUSER", "somebody", "on", ">right", "~*", "&*", "+@all")
+    first, second, third = (f"127.0.0.1:{node.port}" for node in masters.nodes)
+    url = fresh(f"redlock://somebody:wrong@{first},@{second},@{third}", **OPTIONS)
+    try:
+        with holdfast.connect(url, request_timeout=1.0) as locks:
+            for _ in range(3):
+                with locks.lock("x", timeout=5):
+                    pass
+            told = [line.getMessage() for line in caplog.records if "has no vote" in line.msg]
+            assert len(told) == 1
+            assert first in told[0]
+            assert "user name or password" in told[0]
+            assert "wrong" not in caplog.text
+            masters.nodes[1].pause()
+            with pytest.raises(Unavailable) as refused:
+                locks.lock("x").acquire()
+            assert "user name or password" in str(refused.value)
+    finally:
+        masters.nodes[1].resume()
+        node.call("ACL", "DELUSER", "somebody")
+    with (
+        holdfast.connect(fresh(f"redlock://u:p@{first},u:p@{second},u:p@{third}")) as locks,
+        pytest.raises(Misconfigured),
+    ):
+        locks.lock("x").acquire()
+
+
+@pytest.mark.req("R34", "law 1")
+def test_drift_is_taken_off(masters: RedisMasters) -> None:
+    url = url_of(masters, real=3, drift=0.5)
+    with holdfast.connect(url) as locks, locks.lock("x", ttl=60) as lease:
+        assert 25 < lease.remaining() <= 30
+        lease.renew()
+        assert 25 < lease.remaining() <= 30
+
+
+def voters(masters: RedisMasters, lock: str) -> int:
+    return sum(bool(node.call("EXISTS", lock)) for node in masters.nodes)
+
+
+@pytest.mark.req("B1", "R34")
+def test_a_token_is_written_only_where_the_vote_is_still_ours() -> None:
+    """The votes end while the token is on its way: then it is no lock, and is asked for again."""
+    with RedisMasters(count=3) as masters:
+        proxies = [FaultProxy(("127.0.0.1", node.port), framing="resp") for node in masters.nodes]
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        url = fresh(f"redlock://{hosts}", **{**OPTIONS, "node_timeout": 10})
+        lock = Keys(parse(url).query["prefix"]).lock("x")
+        try:
+            with holdfast.connect(url) as locks:
+                with locks.lock("warm up", timeout=10):
+                    pass
+                for proxy in proxies:
+                    proxy.hold("to_server", matching=lambda frame: COMMIT.head in frame)
+                waiter = Waiter(lambda: locks.lock("x", ttl=60).acquire(timeout=20))
+                until(lambda: voters(masters, lock) >= 2, "a quorum of votes")
+                for node in masters.nodes:
+                    node.call("DEL", lock)
+                for proxy in proxies:
+                    proxy.release_held()
+                lease = waiter.result()
+                assert lease
+                assert voters(masters, lock) >= 2
+                lease.release()
+        finally:
+            for proxy in proxies:
+                proxy.close()

@@ -1,0 +1,106 @@
+"""redlock://: how votes are counted, without any node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError
+from holdfast.backends.redlock.ballot import Batch, Commit, Tally, Votes, quorum_of
+from holdfast.errors import Misconfigured
+
+YES, NO = [1, 0, 100], [0, 5000, b"mark", b"{}"]
+
+
+def votes(*answers: Any, nodes: int = 5) -> Votes:
+    """Places in quarantine are those behind the fifth."""
+    ballot = Votes(nodes, lambda place: place < 5)
+    for place, answer in enumerate(answers):
+        if isinstance(answer, Exception):
+            ballot.fail(place, answer)
+        else:
+            ballot.hear(place, [answer])
+    return ballot
+
+
+@pytest.mark.req("R34")
+def test_a_quorum_is_more_than_half_of_those_that_were_configured() -> None:
+    assert [quorum_of(nodes) for nodes in (3, 4, 5, 7)] == [2, 3, 3, 4]
+    away = NotSent("")
+    assert not votes(YES, YES, away, away, away).won
+    assert votes(YES, YES, YES, away, away).won
+
+
+@pytest.mark.req("R34")
+def test_it_is_decided_as_soon_as_no_answer_can_change_it() -> None:
+    assert not votes(YES, YES).decided
+    assert votes(YES, YES, YES).decided
+    assert not votes(NO, NO).decided
+    assert votes(NO, NO, NO).decided
+    silent = NoAnswer("")
+    assert not votes(silent, silent, silent).decided  # it cannot be won, but is it busy?
+    assert not votes(silent, silent, silent, NO).decided
+    assert votes(silent, silent, silent, NO, NO).decided
+
+
+@pytest.mark.req("R36")
+def test_who_is_quarantined_is_not_counted() -> None:
+    ballot = votes(YES, YES, *[NotSent("")] * 3, YES, YES, nodes=7)
+    assert (ballot.yes, ballot.shy, ballot.won) == (2, [5, 6], False)
+
+
+@pytest.mark.req("B1", "law 7")
+def test_a_token_is_larger_than_any_seen_and_not_before_the_latest_clock() -> None:
+    assert votes([1, 7, 100], [1, 3, 250], [1, 0, 90]).token == 250
+    assert votes([1, 700, 100], [1, 3, 250], [1, 0, 90]).token == 701
+
+
+@pytest.mark.req("B1", "law 7")
+def test_only_the_voters_a_token_was_chosen_from_count_when_it_is_written() -> None:
+    commit = Commit(5, frozenset({0, 1, 2}))
+    held: list[bool] = []
+    for place in (0, 3, 4, 1, 2):
+        commit.hear(place, [1])
+        held.append(commit.held)
+    assert held == [False, False, False, False, True]
+    refused = Commit(5, frozenset({0, 1, 2}))
+    refused.hear(0, [0])
+    for place in (3, 4, 1):
+        refused.hear(place, [1])
+    refused.hear(2, [1])
+    assert not refused.held
+    assert refused.decided
+
+
+@pytest.mark.req("R34", "R21")
+def test_a_quorum_of_not_ours_is_a_loss_and_too_few_answers_are_none() -> None:
+    tally = Tally(5)
+    for place, answer in enumerate((1, 0, 0)):
+        tally.hear(place, [answer])
+    assert tally.answered
+    assert (tally.held, tally.lost) == (False, False)
+    tally.hear(3, [0])
+    assert (tally.held, tally.lost) == (False, True)
+
+
+@pytest.mark.req("R36", "R34")
+def test_a_renewal_counts_only_who_is_not_quarantined() -> None:
+    """Who is may have voted for somebody else before it forgot that and was told of us. Its "not
+    yours" counts all the same."""
+    batch = Batch(3, 2, lambda place: place != 2)
+    batch.hear(0, [1, 0])
+    batch.hear(2, [1, 0])
+    assert not batch.tallies[0].held
+    assert batch.tallies[1].lost
+    batch.hear(1, [1, 0])
+    assert batch.tallies[0].held
+
+
+def test_misconfigured_nodes_are_the_reason_only_if_no_quorum_is_left() -> None:
+    wrong, denied = Misconfigured("password"), ReplyError("NOPERM this user has no permissions")
+    names = [f"n{place}" for place in range(5)]
+    assert votes(wrong, denied, NotSent(""), NotSent(""), NotSent("")).hopeless(names) is None
+    error = votes(denied, wrong, denied, NotSent(""), NotSent("")).hopeless(names)
+    assert error is not None
+    assert "n0" in str(error)
