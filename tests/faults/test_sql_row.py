@@ -18,6 +18,7 @@ import pytest
 
 from holdfast import Mode, Unavailable
 from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.sql import bells
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.row import RowBackend
 from holdfast.backends.sql.rules import Line
@@ -27,7 +28,13 @@ from holdfast.testing.conformance import Strategy
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
 from holdfast.types import AlreadyLost, Busy, Cell, Claim, Grant, Lost, Released, Renewed
-from tests.conformance.sql import USER, MySQLStrategy, PostgresStrategy, SqlStrategy
+from tests.conformance.sql import (
+    USER,
+    MySQLNamedLock,
+    MySQLStrategy,
+    PostgresStrategy,
+    SqlStrategy,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -495,6 +502,37 @@ class MySQLOnly(Theme):
 
 class TestMySQLRowFaults(RowFaults, MySQLOnly, Suite):
     strategy = MySQLStrategy
+
+    @classmethod
+    def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
+        return cls.strategy(request.getfixturevalue("mariadb_server"))
+
+
+class Bells(Theme):
+    @pytest.mark.req("R9")
+    async def test_a_release_rings(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who is next waits for the bell of who is ahead, and hears it."""
+        heard: list[bool] = []
+        wait = bells.Bells.wait
+
+        async def listening(self: bells.Bells, owner: bytes, until: float) -> bool:
+            heard.append(await wait(self, owner, until))
+            return heard[-1]
+
+        monkeypatch.setattr(bells.Bells, "wait", listening)
+        for _ in range(3):
+            lease = await take(api.here.lock("x"))
+            waiter = await api.queue_up(api.there.lock("x"))
+            await api.pass_time(0.1)  # it listens by now
+            await lease.release()
+            handed_over = await waiter
+            assert handed_over is not None
+            await handed_over.release()
+        assert any(heard)
+
+
+class TestMySQLBells(Bells, Suite):
+    strategy = MySQLNamedLock
 
     @classmethod
     def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:

@@ -237,6 +237,34 @@ def test_other_stores_have_nothing_to_make_or_to_sweep() -> None:
             locks.sweep()
 
 
+@pytest.mark.req("R40")
+def test_a_login_makes_no_table_on_the_servers_disk(mariadb_server: MariaDBServer) -> None:
+    """Nor do a hold, a wait, a hand-over, a look and a renewal: a temporary table on the disk costs
+    more than all of them."""
+
+    def tables() -> int:
+        said = mariadb_server.query("SHOW GLOBAL STATUS LIKE 'Created_tmp_disk_tables'")
+        return int(said.split()[1])
+
+    url = f"{mariadb_server.url}?table=temporary"
+    with holdfast.connect(url) as locks, locks.lock("x"):
+        pass
+    before = tables()
+    cost = tables() - before  # of asking that
+    before = tables()
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        lease = here.lock("x").acquire()
+        assert lease is not None
+        with waiting(there.lock("x")) as waiter:
+            in_line(here, 1)
+            lease.renew()
+            lease.release()
+            waiter.result().release()
+        with here.rwlock("x").read(), there.rwlock("x").read():
+            pass
+    assert tables() - before == cost
+
+
 @pytest.mark.req("R42")
 def test_nobody_is_there() -> None:
     with (

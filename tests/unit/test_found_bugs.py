@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LeaseLost, NotHeld, aio
+from holdfast import LeaseLost, NotHeld, Unavailable, aio
 from holdfast.backends.memory import MemoryBackend, Store
 from holdfast.core.acquire import Acquisition
+from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.types import Claim, Released, Unknown
 
@@ -615,3 +616,21 @@ def test_what_is_said_of_a_grant_on_its_way_is_heard(
     assert lease.uncertain is (news == "uncertain")
     assert lease.release() is (news != "lost")
     assert not keeper._early
+
+
+@pytest.mark.req("R21", "B2")
+def test_a_renewal_that_cannot_be_asked_for_in_time_says_that_the_lease_is_lost(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away until the lease is over: that is a loss."""
+    lease = locks.lock("x", ttl=0.2, renew=False).acquire()
+    assert lease
+
+    async def away(grants: object, deadline: float) -> Any:
+        time.sleep(max(0.0, deadline - now()) + 0.01)
+        raise Unavailable("could not be reached")
+
+    monkeypatch.setattr(locks._current.backend, "renew", away)
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    assert not lease.held

@@ -76,10 +76,13 @@ class Engine:
         if hold.end:
             raise self.over(hold)
         sent = self.port.now()
-        results = await self.backend.renew(
-            [hold.grant], min(sent + self.request_timeout, hold.until)
-        )
-        match results[0]:
+        limit = min(sent + self.request_timeout, hold.until)
+        result: Renewed | Lost | Unknown
+        try:
+            (result,) = await self.backend.renew([hold.grant], limit)
+        except Unavailable as error:  # it may have taken until the lease was over
+            result = Unknown(str(error))
+        match result:
             case Renewed(until):
                 self.check_deadline(hold)  # what is over stays over, though the store says yes
                 if hold.end:

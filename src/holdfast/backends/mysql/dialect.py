@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from holdfast.backends.sql.dialect import Types
 from holdfast.backends.sql.session import Statement, Value
 
-__all__ = ["MySQL"]
+__all__ = ["NOW", "MySQL"]
+
+NOW = "CAST(@@timestamp * 1000000 AS SIGNED)"
+"""UTC_TIMESTAMP(6) in microseconds since 1970: no time zone touches it, and it costs the server a
+third of what TIMESTAMPDIFF does. A double, of which microseconds need 51 bits."""
 
 
 class MySQL:
@@ -21,8 +25,7 @@ class MySQL:
     )
     index_inside = True
     table_options = " ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
-    # Not NOW(), which an hour's change of the time zone would touch.
-    now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    now = NOW
     returning = False
     insert_new = "INSERT IGNORE"
     if_new = ""

@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
-from holdfast.backends.mysql.dialect import MySQL
+from holdfast.backends.mysql.dialect import NOW, MySQL
 from holdfast.backends.sql.bound import SLICE
 from holdfast.backends.sql.session import Result, Session, Statement
 from holdfast.backends.sql.speech import Named, Taken, Verdict
@@ -27,8 +27,7 @@ __all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
 
 quoted = MySQL().quote
 
-MICROSECONDS = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-CLOCK: Statement = (f"SELECT {MICROSECONDS}", ())
+CLOCK: Statement = (f"SELECT {NOW}", ())
 
 LEAST = 4
 """Seconds: a session between two requests over a slow line is not idle yet."""
@@ -88,8 +87,8 @@ class MySQLSpeech:
     def _bump(self, claim: Claim, condition: str, *values: str) -> Statement:
         text = (
             f"INSERT INTO {self._fences} (slot, fence)"
-            f" SELECT %s, LAST_INSERT_ID({MICROSECONDS}) FROM DUAL{condition}"
-            f" ON DUPLICATE KEY UPDATE fence = LAST_INSERT_ID(GREATEST(fence + 1, {MICROSECONDS}))"
+            f" SELECT %s, LAST_INSERT_ID({NOW}) FROM DUAL{condition}"
+            f" ON DUPLICATE KEY UPDATE fence = LAST_INSERT_ID(GREATEST(fence + 1, {NOW}))"
         )
         return text, (self._slot(claim), *values)
 
@@ -226,12 +225,12 @@ class ForUpdateSpeech(MySQLSpeech):
         return True
 
     def missing(self, claim: Claim) -> list[Statement]:
-        text = f"INSERT IGNORE INTO {self._rows} (name, made) VALUES (%s, {MICROSECONDS})"
+        text = f"INSERT IGNORE INTO {self._rows} (name, made) VALUES (%s, {NOW})"
         return [(text, (claim.name.encode(),))]
 
     def old(self, after: bytes, idle: float, most: int) -> Statement:
         text = (
-            f"SELECT name FROM {self._rows} WHERE name > %s AND made <= {MICROSECONDS} - %s"
+            f"SELECT name FROM {self._rows} WHERE name > %s AND made <= {NOW} - %s"
             f" ORDER BY name LIMIT {most}"
         )
         return text, (after, round(idle * 1e6))

@@ -1,15 +1,18 @@
 """A session on a blocking socket: PyMySQL.
 
 Contract: `sql/session.py`; nothing here suspends. Hazard: PyMySQL's time limits are those of one
-read; at the login they are what is left of the caller's deadline at each packet, and later nothing
-is read before something has arrived.
+read; at the login they are what is left of the caller's deadline at each packet. Later nothing is
+read before something has arrived, and an answer that stops in its middle is given up by the kernel:
+Python's own limits would cost a system call for each packet.
 """
 
 from __future__ import annotations
 
 import math
 import select
+import socket
 import ssl
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,22 +28,26 @@ __all__ = ["ThreadSession"]
 
 COM_SET_OPTION, MULTI_STATEMENTS_ON = 0x1B, b"\0\0"
 
+BROKEN = (OSError, AttributeError, IndexError, ValueError, TypeError)
+"""Besides errors of its own, what PyMySQL raises when another thread has closed a connection, or
+when an answer was given up in its middle."""
+
 LEAST = 0.001
 """Seconds: a limit of 0 would mean not to wait at all."""
 
 
 class _Connection(Connection):
-    """PyMySQL's, whose limits are a deadline."""
+    """PyMySQL's, whose limits are a deadline until it is logged in."""
 
     deadline = 0.0
-    limit = 0.0
+    logged_in = False
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Said at the login already; all else we say is ASCII. Saves a trip."""
 
     @property
-    def _left(self) -> float:
-        return self.limit or max(self.deadline - now(), LEAST)
+    def _left(self) -> float | None:
+        return None if self.logged_in else max(self.deadline - now(), LEAST)
 
     @_left.setter
     def _left(self, _: Any) -> None:
@@ -54,7 +61,7 @@ class ThreadSession(Session):
     def __init__(self, connection: Any) -> None:
         super().__init__()
         self._connection = connection
-        self._own = isinstance(connection, _Connection)
+        self._limited = 0  # seconds
         self._first = True
         self._poll = select.poll()
         self._poll.register(connection._sock.fileno(), select.POLLIN)
@@ -69,6 +76,7 @@ class ThreadSession(Session):
             connection.connect()
         except (pymysql.Error, OSError, EOFError, AssertionError) as error:
             raise translated(error) from error
+        connection.logged_in = True
         return cls(connection)
 
     @classmethod
@@ -77,10 +85,11 @@ class ThreadSession(Session):
         session = cls(connection)
         try:
             check_flags(connection)
+            connection._read_timeout = connection._write_timeout = None
             session._limit(deadline)
             connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
             connection._read_packet()
-        except (pymysql.Error, OSError, AttributeError) as error:
+        except (pymysql.Error, OSError, AttributeError, TypeError) as error:
             session.close()
             raise translated(error) from error
         except BaseException:
@@ -89,9 +98,9 @@ class ThreadSession(Session):
         return session
 
     async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
-        self._limit(deadline)
         self._first = True
         try:
+            self._limit(deadline)
             self._connection._execute_command(COM_QUERY, rendered(statements))
         except (pymysql.Error, OSError, AttributeError) as error:
             raise translated(error) from error
@@ -103,23 +112,21 @@ class ThreadSession(Session):
             if not self._arrived(deadline):
                 return None
             self._first = False
-            self._limit(deadline)
             connection._read_query_result()
             answer = connection._result
             return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
-        except (pymysql.Error, OSError, AttributeError, IndexError, ValueError) as error:
-            # ValueError: another thread has closed it.
+        except (*BROKEN, pymysql.Error) as error:
             raise translated(error) from error
 
     def _limit(self, deadline: float) -> None:
         """In whole seconds, so that it hardly ever changes: an answer that has begun to arrive and
-        then stops is given up a second late at most, and no packet costs a system call."""
-        connection = self._connection
-        limit = float(max(1, min(math.ceil(deadline - now()), 3600)))
-        if self._own:
-            connection.limit = limit
-        else:
-            connection._read_timeout = connection._write_timeout = limit
+        then stops is given up a second late at most."""
+        limit = max(1, min(math.ceil(deadline - now()), 3600))
+        if limit != self._limited:
+            self._limited = limit
+            packed = struct.pack("ll", limit, 0)
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._connection._sock.setsockopt(socket.SOL_SOCKET, option, packed)
 
     def _arrived(self, deadline: float) -> bool:
         if not self._first and self._buffered():  # it came together with the one before

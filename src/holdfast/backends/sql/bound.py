@@ -38,7 +38,8 @@ GRACE = 0.5
 """Seconds that such an answer may be late."""
 
 LINGER = 0.002
-"""Seconds for which an attempt that stands in line looks whether it is granted at once."""
+"""Seconds for which an attempt that stands in line looks whether it is granted at once, if that is
+likely: it tried a moment ago."""
 
 WARM = 1.0
 """Seconds for which a name that was busy is believed to be so: who wants it stands in line without
@@ -129,8 +130,8 @@ class Bound(Ground):
                     await record.session.batch(speech.undo, deadline)
                 self._drop(record)
                 return answer
-            return await self._join(record, speech.undo, deadline)
-        return await self._join(record, (), deadline)
+            return await self._join(record, speech.undo, LINGER, deadline)
+        return await self._join(record, (), 0.0, deadline)
 
     async def _try_first(self, record: Record, deadline: float) -> Grant | Busy | Unknown:
         """The tables are missing. What was refused may have locked before it was: so that session
@@ -216,7 +217,7 @@ class Bound(Ground):
     # -- the line ---------------------------------------------------------------------------------
 
     async def _join(
-        self, record: Record, undo: Sequence[Statement], deadline: float
+        self, record: Record, undo: Sequence[Statement], linger: float, deadline: float
     ) -> Grant | Busy | Unknown:
         """`undo`: what the attempt before has left to be said."""
         claim, session, speech = record.claim, record.session, self._speech
@@ -234,7 +235,7 @@ class Bound(Ground):
                 return Unknown("the server did not answer in time")
             if number >= len(undo):
                 record.results.append(result)
-        return await self._look(record, self._port.now() + LINGER, Busy())
+        return await self._look(record, self._port.now() + linger, Busy())
 
     async def _look(self, record: Record, moment: float, busy: Busy) -> Grant | Busy | Unknown:
         """What the wait has brought until that moment."""
