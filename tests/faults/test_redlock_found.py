@@ -215,7 +215,7 @@ def test_a_connection_that_nobody_looked_after_is_not_given_up(
         wire = crew._begin(0, Letter(), Everybody(3))
         assert wire
         time.sleep(0.2)
-        crew._look_around()
+        crew._look_around(now())
         assert wire.state != DEAD
         crew.close()
 
