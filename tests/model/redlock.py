@@ -3,11 +3,12 @@
 Contract: three nodes, a few clients that each acquire once and may renew, and an adversary who
 decides about everything else: which message arrives when (late, in any order, or never), how long
 anybody pauses, when a node restarts with or without its memory, when a vote ends early (somebody
-evicts the lock, or a node's clock is stepped), and how far the nodes' clocks are apart. Time is counted in ticks;
-any number of events fits into one. What a client does between two events takes no time: a pause
-before it is the same as messages that arrive later. What arrives for a client that holds already,
-or has failed, is left out: a vote or a token that nobody counts can only make others fail. Nodes
-whose clocks agree are alike, and so are clients: what differs only in their names is one state.
+evicts the lock, or a node's clock is stepped), and how far the nodes' clocks are apart. Time is
+counted in ticks; any number of events fits into one. What a client does between two events takes no
+time: a pause before it is the same as messages that arrive later. What arrives for a client that
+holds already, or has failed, is left out: a vote or a token that nobody counts can only make others
+fail. Nodes whose clocks agree are alike, and so are clients: what differs only in their names is
+one state.
 
 Checked in every state:
 
