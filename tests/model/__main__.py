@@ -14,6 +14,8 @@ WORLDS = [
     World(ends=1, drops=1, crashes=1, skew=(2, 0, 0)),
     World(ends=0, clients=3, drops=1, skew=(2, 0, 0)),
     World(ends=0, clients=3, crashes=1),
+    World(ends=3, crashes=1, renewals=2, longer=2, fenced=False),
+    World(ends=2, crashes=1, renewals=1, longer=1),
 ]
 
 

@@ -1,13 +1,14 @@
 """Redlock's rules as a model, searched exhaustively: is there any order of events that breaks them?
 
-Contract: three nodes, a few clients that each acquire once, and an adversary who decides about
-everything else: which message arrives when (late, in any order, or never), how long anybody pauses,
-when a node restarts with or without its memory, when a vote ends early (somebody evicts the lock,
-or a node's clock is stepped), and how far the nodes' clocks are apart. Time is counted in ticks;
-any number of events fits into one. What a client does between two events takes no time: a pause
-before it is the same as messages that arrive later. What arrives for a client that holds already,
-or has failed, is left out: a vote or a token that nobody counts can only make others fail. Nodes
-whose clocks agree are alike, and so are clients: what differs only in their names is one state.
+Contract: three nodes, a few clients that each acquire once and may renew, and an adversary who
+decides about everything else: which message arrives when (late, in any order, or never), how long
+anybody pauses, when a node restarts with or without its memory, when a vote ends early (somebody
+evicts the lock, or a node's clock is stepped), and how far the nodes' clocks are apart. Time is
+counted in ticks; any number of events fits into one. What a client does between two events takes no
+time: a pause before it is the same as messages that arrive later. What arrives for a client that
+holds already, or has failed, is left out: a vote or a token that nobody counts can only make others
+fail. Nodes whose clocks agree are alike, and so are clients: what differs only in their names is
+one state.
 
 Checked in every state:
 
@@ -30,11 +31,13 @@ __all__ = ["Rules", "Violation", "World", "search"]
 
 QUORUM = 2  # of three nodes
 TTL = 2
-QUARANTINE = 3  # longer than a lease, and than the clocks are apart
+QUARANTINE = 3  # longer than a lease, and than the clocks are apart (and so much more, if `longer`)
 
 IDLE, ASKING, WRITING, HOLDING, OVER = range(5)
 ATTEMPT, COMMIT, LEAVE = 1, 2, 4  # messages of a client that are under way to a node
 VOTED = 8  # and whether its vote was counted
+RENEW, INSTALL = 16, 32
+FORGOT = 64  # it has said that it does not vote for the client
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Rules:
     """A node that restarted does not count for a while."""
     voters: bool = True
     """Only who voted before the token was chosen counts when it is written."""
+    renewals: bool = True
+    """Quarantine is for renewals, too."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,15 @@ class World:
     """How many votes end early."""
     skew: tuple[int, int, int] = (0, 0, 0)
     """How far each node's clock is ahead."""
+    renewals: int = 0
+    """How many of them."""
+    longer: int = 0
+    """How much longer the leases of all clients but the first are."""
+    fenced: bool = True
+    """Whether tokens are given out."""
+
+    def ttl(self, number: int) -> int:
+        return TTL + (self.longer if number else 0)
 
 
 class Node(NamedTuple):
@@ -82,6 +96,7 @@ class Client(NamedTuple):
     token: int = 0
     granted: bool = False
     above: int = 0  # the largest token of those who had been granted when it began
+    renews: int = -1  # since when a renewal is under way
 
 
 class State(NamedTuple):
@@ -91,6 +106,7 @@ class State(NamedTuple):
     crashes: int
     restarts: int
     drops: int
+    renewals: int
 
 
 class Violation(NamedTuple):
@@ -105,7 +121,10 @@ def search(world: World, rules: Rules) -> tuple[int, Violation | None]:
     """How many states there are, and the first violation found, by the fewest events."""
     nothing = (0,) * world.clients
     nodes = tuple(sorted(Node(skew, mail=nothing) for skew in world.skew))
-    first = State(0, nodes, (Client(),) * world.clients, world.crashes, world.restarts, world.drops)
+    first = State(
+        0, nodes, (Client(),) * world.clients, world.crashes, world.restarts, world.drops,
+        world.renewals,
+    )  # fmt: skip
     came: dict[State, tuple[State, str] | None] = {first: None}
     layer = [first]
     while layer:
@@ -136,7 +155,7 @@ def broken(state: State, world: World) -> str:
     tokens: set[int] = set()
     holding = 0
     for number, client in enumerate(state.clients):
-        if client.granted:
+        if client.granted and world.fenced:
             if client.token in tokens:
                 return f"two clients have the same token {client.token}"
             tokens.add(client.token)
@@ -153,30 +172,36 @@ def broken(state: State, world: World) -> str:
 
 def events(state: State, world: World, rules: Rules) -> Iterator[Event]:
     if state.now < world.ends and state.clients[0].phase != IDLE:  # nothing happens before
-        yield "a tick", _tick(state)
+        yield "a tick", _tick(state, world)
     for number, client in enumerate(state.clients):
         if client.phase == IDLE:
             if number == 0 or state.clients[number - 1].phase != IDLE:  # the lower number first
                 yield _begin(state, number)
         elif client.phase == HOLDING:
             yield _release(state, number, client)
+            if state.renewals and client.renews < 0:
+                yield _renew(state, number, client)
     for place, node in enumerate(state.nodes):
         for number, mail in enumerate(node.mail):
             if mail & ATTEMPT:
-                yield _attempt(state, place, node, number, rules)
+                yield _attempt(state, place, node, number, rules, world)
             elif mail & COMMIT:
                 yield _commit(state, place, node, number, rules)
             if mail & LEAVE:
                 yield _leave(state, place, node, number)
-        yield from _misfortunes(state, place, node, rules)
+            if mail & RENEW:
+                yield _renewed(state, place, node, number, rules, world)
+            if mail & INSTALL:
+                yield _install(state, place, node, number, world)
+        yield from _misfortunes(state, place, node, rules, world)
 
 
-def _tick(state: State) -> State:
+def _tick(state: State, world: World) -> State:
     """And what is over by then is cleared away: less to tell states apart by."""
     now = state.now + 1
     nodes, clients = state.nodes, state.clients
     for number, client in enumerate(clients):
-        if client.phase in (ASKING, WRITING, HOLDING) and now >= client.sent + TTL:
+        if client.phase in (ASKING, WRITING, HOLDING) and now >= client.sent + world.ttl(number):
             clients = _put(clients, number, _ended(client))
             nodes = _mail(nodes, number, 0)
     nodes = tuple(
@@ -211,8 +236,10 @@ def _release(state: State, number: int, client: Client) -> Event:
     )
 
 
-def _misfortunes(state: State, place: int, node: Node, rules: Rules) -> Iterator[Event]:
-    counts_at = state.now + QUARANTINE if rules.quarantine else 0
+def _misfortunes(
+    state: State, place: int, node: Node, rules: Rules, world: World
+) -> Iterator[Event]:
+    counts_at = state.now + QUARANTINE + world.longer if rules.quarantine else 0
     if state.crashes and (node.owner >= 0 or node.token):
         new = Node(node.skew, counts_at=counts_at, mail=node.mail)
         after = _with(state, _put(state.nodes, place, new), state.clients)
@@ -227,7 +254,52 @@ def _misfortunes(state: State, place: int, node: Node, rules: Rules) -> Iterator
         yield f"the vote of {_name(node)} ends early", after._replace(drops=state.drops - 1)
 
 
-def _attempt(state: State, place: int, node: Node, number: int, rules: Rules) -> Event:
+def _renew(state: State, number: int, client: Client) -> Event:
+    nodes = tuple(
+        node._replace(mail=_put(node.mail, number, node.mail[number] & INSTALL | RENEW))
+        for node in state.nodes
+    )
+    clients = _put(state.clients, number, client._replace(renews=state.now, votes=0))
+    after = _with(state, nodes, clients)
+    return f"client {number} renews", after._replace(renewals=state.renewals - 1)
+
+
+def _renewed(
+    state: State, place: int, node: Node, number: int, rules: Rules, world: World
+) -> Event:
+    """When a quorum has confirmed it, who had forgotten it is told; what is late is left out."""
+    now, clients, client = state.now, state.clients, state.clients[number]
+    event = f"the renewal of client {number} arrives at {_name(node)}"
+    mail = node.mail[number] & ~RENEW
+    if node.owner != number:
+        node = node._replace(mail=_put(node.mail, number, mail | FORGOT))
+        return f"{event}: not its", _with(state, _put(state.nodes, place, node), clients)
+    node = node._replace(mail=_put(node.mail, number, mail), expires=now + world.ttl(number))
+    nodes = _put(state.nodes, place, node)
+    if now >= node.counts_at or not rules.renewals:
+        client = client._replace(votes=client.votes + 1)
+        if client.votes == QUORUM:
+            client = client._replace(sent=client.renews, renews=-1, votes=0)
+            told = (INSTALL if node.mail[number] & (FORGOT | INSTALL) else 0 for node in nodes)
+            nodes = tuple(
+                node._replace(mail=_put(node.mail, number, mail))
+                for node, mail in zip(nodes, told, strict=True)
+            )
+        clients = _put(clients, number, client)
+    return event, _with(state, nodes, clients)
+
+
+def _install(state: State, place: int, node: Node, number: int, world: World) -> Event:
+    event = f"client {number} tells {_name(node)} again"
+    node = node._replace(mail=_put(node.mail, number, node.mail[number] & ~INSTALL))
+    if node.owner == -1:
+        node = node._replace(owner=number, expires=state.now + world.ttl(number))
+    return event, _with(state, _put(state.nodes, place, node), state.clients)
+
+
+def _attempt(
+    state: State, place: int, node: Node, number: int, rules: Rules, world: World
+) -> Event:
     now, clients, client = state.now, state.clients, state.clients[number]
     event = f"the attempt of client {number} arrives at {_name(node)}"
     node = node._replace(mail=_put(node.mail, number, node.mail[number] & ~ATTEMPT))
@@ -235,7 +307,7 @@ def _attempt(state: State, place: int, node: Node, number: int, rules: Rules) ->
         return f"{event}: refused", _with(state, _put(state.nodes, place, node), clients)
     counted = client.phase == ASKING and now >= node.counts_at
     mail = _put(node.mail, number, node.mail[number] | VOTED) if counted else node.mail
-    node = node._replace(owner=number, expires=now + TTL, mail=mail)
+    node = node._replace(owner=number, expires=now + world.ttl(number), mail=mail)
     nodes = _put(state.nodes, place, node)
     if counted:
         votes = client.votes + 1
@@ -245,7 +317,11 @@ def _attempt(state: State, place: int, node: Node, number: int, rules: Rules) ->
         if votes == QUORUM:
             token = max(largest + 1, latest if rules.floor else 0)
             client = Client(WRITING, client.sent, token=token, above=client.above)
-            nodes = tuple(_written_to(node, number, rules) for node in nodes)
+            if world.fenced:
+                nodes = tuple(_written_to(node, number, rules) for node in nodes)
+            else:
+                client = Client(HOLDING, client.sent, granted=True)
+                nodes = _mail(nodes, number, 0)
         clients = _put(clients, number, client)
     return event, _with(state, nodes, clients)
 
@@ -305,5 +381,6 @@ def _mail(nodes: tuple[Node, ...], number: int, mail: int) -> tuple[Node, ...]:
 
 def _with(state: State, nodes: tuple[Node, ...], clients: tuple[Client, ...]) -> State:
     return State(
-        state.now, tuple(sorted(nodes)), clients, state.crashes, state.restarts, state.drops
-    )
+        state.now, tuple(sorted(nodes)), clients, state.crashes, state.restarts, state.drops,
+        state.renewals,
+    )  # fmt: skip

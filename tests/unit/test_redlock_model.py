@@ -20,6 +20,7 @@ SOUND = {
     "a node restarts and remembers": World(ends=1, restarts=1),
     "votes end early": World(ends=0, drops=2, skew=SKEWED),
     "three clients": World(ends=0, clients=3),
+    "leases are renewed, and a node forgets": World(ends=1, crashes=1, renewals=1, longer=1),
 }
 
 
@@ -39,6 +40,11 @@ MISSED = {
         World(ends=0, crashes=1, skew=SKEWED), Rules(quarantine=False), "at the same time",
     ),
     "who voted before": (World(ends=0, drops=2, skew=SKEWED), Rules(voters=False), "same token"),
+    "quarantine of renewals": (
+        World(ends=2, crashes=1, renewals=1, longer=2, fenced=False),
+        Rules(renewals=False),
+        "at the same time",
+    ),
 }  # fmt: skip
 
 

@@ -130,9 +130,9 @@ class Backend:
             )
         sheet = self._sheets.get(claim.owner)
         if sheet is not None and sheet.grant is not None:
-            again = await self._again(sheet, sheet.grant, deadline)
-            if again is not None:
-                return again
+            same = await self._again(sheet, sheet.grant, deadline)
+            if same is not None:
+                return same
             sheet = None
         if sheet is None:
             sheet = self._sheets[claim.owner] = Sheet(claim, len(self._members))

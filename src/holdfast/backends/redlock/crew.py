@@ -29,6 +29,10 @@ IN, IN_OUT = select.POLLIN, select.POLLIN | select.POLLOUT
 MOST_IDLE = 8
 """So many crews are kept for later."""
 
+UNSEEN = 0.005
+"""Seconds after which a crew is looked after before it is used: until then what came late is read
+with the next answers, and who died costs a vote."""
+
 CONNECT = 1.0
 """Seconds in which a connection is made, or given up."""
 
@@ -41,13 +45,15 @@ class Crew:
         self._wires: list[Wire | None] = [None] * len(members)
         self._by_fd: dict[int, Wire] = {}
         self._poll = select.poll()
+        self._looked = 0.0  # when it was last looked after
 
     def ask(
         self, letter: Letter, ballot: Ballot, places: Sequence[int] | None, deadline: float
     ) -> None:
         """Until the ballot is decided, everybody has answered, or the deadline."""
-        if self._by_fd:
-            self._look_around()
+        moment = now()
+        if moment - self._looked > UNSEEN:
+            self._look_around(moment)
         if places is None:
             places = places_to_ask(self._members, ballot.quorum)
             if len(places) < len(self._members):
@@ -131,11 +137,11 @@ class Crew:
         ballot.hear(wire.place, wire.fresh)
         return True
 
-    def _look_around(self) -> None:
+    def _look_around(self, moment: float) -> None:
         """What came since the crew was last used, and who has been silent for too long."""
+        self._looked = moment
         for fd, _ in self._poll.poll(0):
             self._pump(self._by_fd[fd])
-        moment = now()
         for wire in list(self._by_fd.values()):
             if wire.state != READY:
                 limit = max(CONNECT, self._patience)
