@@ -21,13 +21,13 @@ __all__ = ["Detector"]
 LOOKS = 10
 """In the smallest grace."""
 
-OFTEN, SELDOM = 0.02, 1.0
+OFTEN, SELDOM = 0.02, 0.25
 """Seconds between two looks."""
 
 SHARE = 20
 """A look that takes t is not repeated within SHARE - 1 times t; nor is a search."""
 
-SEARCH = 10.0
+SEARCH = 1.0
 """Seconds after which all locks are searched though nobody has disappeared: somebody may have come
 and died between two looks."""
 
