@@ -302,7 +302,8 @@ class Vouched:
             limit = min(port.now() + max(self._grace / 4, 0.05), self._next_loss())
             link = self._link = await self._inner.appear(self._presence, limit)
         sent = port.now()
-        await link.ping(sent + self._grace / 3)
+        self._give_up(sent)
+        await link.ping(min(sent + self._grace / 3, self._next_loss()))
         self._contact = sent
         self._certain = certain = sent + self._grace / 2 * (1 - DRIFT)
         self._trouble = ""
@@ -313,7 +314,7 @@ class Vouched:
             await self._claim_again()
         self._give_up(port.now())
         if self._left:
-            await self._clean_up(sent + self._every)
+            await self._clean_up(min(sent + self._every, self._next_loss()))
         soon = self._every / 4 if self._doubted or self._left else self._every
         if not self._closed:
             await link.rest(min(sent + soon, self._next_loss()))

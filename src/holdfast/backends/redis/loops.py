@@ -258,7 +258,7 @@ class LoopEar(Link):
         if self._pinged:
             if moment - self._pinged > PONG_WITHIN:
                 raise NoAnswer("the subscription is silent")
-        elif moment - self._heard > PING_EVERY:
+        elif self._listening and moment - self._heard > PING_EVERY:
             self._pinged = moment
             transport.write(pack("PING"))
 

@@ -91,7 +91,7 @@ class ThreadEar:
         if self._pinged:
             if moment - self._pinged > PONG_WITHIN:
                 raise NoAnswer("the subscription is silent")
-        elif moment - self._heard > PING_EVERY:
+        elif self._confirmed and moment - self._heard > PING_EVERY:
             self._pinged = moment
             self._wire.send(pack("PING"), moment + PONG_WITHIN)
 
