@@ -364,9 +364,11 @@ class Turned:
     def _hear(self, event: str, suspect: Suspect | None = None, **more: object) -> None:
         self.said.append((event, suspect))
 
-    def turn(self) -> None:
+    def turn(self, *awaited: str) -> int:
+        """How often it has said one of these by then."""
         again = drive(self.detector.turn())
         time.sleep(max(0.0, again - now()))
+        return sum(self.heard(event) for event in awaited)
 
     def heard(self, event: str) -> int:
         return [said for said, _ in self.said].count(event)
@@ -410,7 +412,7 @@ def test_a_detector_is_stopped_between_its_look_and_freeing(
         monkeypatch.setattr(turned.roll, "free", late)
         # So that it is decided while the client may still come back: it gives up at 0.9 graces.
         monkeypatch.setattr("holdfast.sentinel.detector.grace_of", lambda presence: 0.3 * GRACE)
-        until(lambda: turned.turn() or turned.heard("freed") or turned.heard("changed"), "decided")
+        until(lambda: turned.turn("freed", "changed"), "decided")
         if how == "not at all":
             assert turned.heard("freed") == 1
             peer.signal(signal.SIGCONT)
@@ -429,7 +431,7 @@ def test_two_detectors_free_once(url: str, turned: Turned) -> None:
         peer.acquire("lock('x', ttl=60)")
         peer.kill()
         until(
-            lambda: turned.turn() or other.turn() or turned.heard("freed") + other.heard("freed"),
+            lambda: turned.turn("freed") + other.turn("freed"),
             "freed",
         )
         turned.turn()
@@ -447,7 +449,7 @@ def test_absence_begins_anew_with_another_ground(
         turned.turn()
         killed = now()
         peer.kill()
-        until(lambda: turned.turn() or turned.heard("missing"), "missing")
+        until(lambda: turned.turn("missing"), "missing")
         while now() < killed + 0.7 * GRACE:
             turned.turn()
         cut_at = now()
@@ -457,7 +459,7 @@ def test_absence_begins_anew_with_another_ground(
         with pytest.raises(holdfast.Unavailable):
             drive(turned.detector.turn())
         assert turned.heard("anew") == 1
-        until(lambda: turned.turn() or turned.heard("freed"), "freed")
+        until(lambda: turned.turn("freed"), "freed")
         assert now() - cut_at > GRACE
         assert turned.heard("missing") == 2
 

@@ -228,7 +228,8 @@ def gather(folder: Path, killed: dict[str, float]) -> list[Hold]:
                 begun = None
                 holds.append(Hold(*words))
         if begun is not None:
-            holds.append(Hold(*begun, killed[path.name], "killed"))
+            worker, name, fence, at = begun
+            holds.append(Hold(worker, name, fence, at, killed[path.name], "killed"))
     return holds
 
 
