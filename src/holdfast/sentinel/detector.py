@@ -9,6 +9,7 @@ Partners: `core/presence.py`; `service.py`, which elects it and runs it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -95,8 +96,9 @@ class Detector:
         for key, suspect in list(self._suspects.items()):
             if suspect.presence in look.present:
                 del self._suspects[key]
-                self.counters["returned"] += 1
-                self._report("returned", suspect)
+                if suspect.since < math.inf:
+                    self.counters["returned"] += 1
+                    self._report("returned", suspect)
         return look
 
     async def _search(self) -> None:
