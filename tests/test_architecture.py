@@ -42,7 +42,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "holdfast.fencing": ("holdfast.types", "holdfast.errors"),
     "holdfast.testing": ("holdfast",),
-    "holdfast.cli": tuple(f"={module}" for module in PUBLIC),
+    "holdfast.sentinel": (
+        "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.thread",
+        "=holdfast.sync",
+    ),
+    "holdfast.cli": (*(f"={module}" for module in PUBLIC), "=holdfast.sentinel"),
     "holdfast.web": tuple(f"={module}" for module in PUBLIC),
     "holdfast.verify": tuple(f"={module}" for module in PUBLIC),
 }  # fmt: skip

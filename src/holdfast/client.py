@@ -8,6 +8,7 @@ Partners: `sync.py`, `aio.py`.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,8 @@ from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
+from holdfast.core.presence import KEY, Detectable
+from holdfast.core.vouching import Vouched
 from holdfast.errors import Closed, Misconfigured, Unsupported
 from holdfast.ports import clock
 from holdfast.types import Capabilities, Mode
@@ -30,11 +33,16 @@ __all__ = ["CLIENT_OPTIONS", "Client"]
 CLIENT_OPTIONS = (
     Option("request_timeout", 5.0, "seconds a store may stay silent before `Unavailable`"),
     Option("label", "", "shown to operators beside host and pid, for example the service's name"),
+    Option(
+        "crash_grace", 0.0, "seconds after which `holdfast sentinel` frees what we hold if we die"
+    ),
 )
 """Understood by every backend, in the URL's query or as keyword arguments of `connect`."""
 
 EMBEDDED = "sqlite://"
 """The store when none is named: a file of the user's own, shared by the processes of this host."""
+
+SHORTEST_GRACE, LONGEST_GRACE = 0.1, 3600.0
 
 PATIENCE = 5.0
 """How long `close` goes on giving back what is held and withdrawing what is owed."""
@@ -66,6 +74,7 @@ class Client:
             raise Misconfigured(f"request_timeout={self._timeout:g}: a day at most")
         self._label = values["label"]
         checked_metadata({"label": self._label})
+        self._grace = _checked_grace(values["crash_grace"])
         self._make_port = port
         # The backend sees its own options, wherever they were given.
         ours = {option.name for option in CLIENT_OPTIONS}
@@ -80,7 +89,16 @@ class Client:
         identity = {"host": socket.gethostname(), "pid": str(os.getpid())}
         if self._label:
             identity["label"] = self._label
-        return Engine(self._make_port(), self._make_backend(), self._timeout, identity)
+        backend = self._make_backend()
+        if self._grace:
+            if not isinstance(backend, Detectable):
+                raise Unsupported(
+                    f"{self._url} has no use for crash_grace: it frees what a dead client holds by "
+                    f"itself, or cannot know ({backend.capabilities.crash_release}). redis:// can"
+                )
+            presence = identity[KEY] = f"{secrets.token_hex(8)}/{self._grace:g}"
+            backend = Vouched(backend, presence, self._grace)
+        return Engine(self._make_port(), backend, self._timeout, identity)
 
     def _engine(self) -> Engine:
         """The engine of this process, for something that is about to ask the store."""
@@ -129,3 +147,15 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self._url}>"
+
+
+def _checked_grace(value: Any) -> float:
+    if not value and isinstance(value, int | float):
+        return 0.0
+    grace = seconds("crash_grace", value, "0 means that nobody watches over this client")
+    if not SHORTEST_GRACE <= grace <= LONGEST_GRACE:
+        raise Misconfigured(
+            f"crash_grace={grace:g}: from {SHORTEST_GRACE:g} s (a busy host must not look dead) to "
+            f"{LONGEST_GRACE:g} s"
+        )
+    return grace

@@ -9,9 +9,38 @@ import hashlib
 import heapq
 import json
 import math
+import os
+import weakref
 from collections.abc import Mapping
+from typing import Any, Protocol
 
-__all__ = ["Tombstones", "info_text", "public_id", "shown"]
+__all__ = ["Tombstones", "info_text", "not_for_children", "public_id", "shown"]
+
+
+class Connection(Protocol):
+    sock: Any
+
+
+_not_for_children: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def not_for_children(connection: Connection) -> None:
+    """A forked child shall not keep this connection open when its parent dies."""
+    _not_for_children.add(connection)
+
+
+def _forked() -> None:
+    """In the child. The number stays taken: whoever still has the object may close it."""
+    for connection in list(_not_for_children):
+        number: int = connection.sock.fileno()
+        if number >= 0:  # else it is closed already
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, number, inheritable=False)
+            os.close(null)
+    _not_for_children.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def info_text(info: Mapping[str, str]) -> str:

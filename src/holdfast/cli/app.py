@@ -16,6 +16,7 @@ from holdfast.cli.completion import completion
 from holdfast.cli.lab.command import lab
 from holdfast.cli.options import url_option, write_statuses
 from holdfast.cli.run import run
+from holdfast.cli.sentinel import sentinel
 from holdfast.cli.tables import ls, release, show
 from holdfast.cli.upkeep import schema, sweep
 from holdfast.cli.watch import watch
@@ -30,6 +31,7 @@ Distributed locks that know when they are no longer yours.
   holdfast ls                             # who holds what, and who waits
   holdfast watch                          # the same, live
   holdfast release nightly --force        # take it away from its holder
+  holdfast sentinel                       # free what dead clients hold, at once
   holdfast demo                           # see it at work, in ten seconds
   holdfast lab                            # how locks on Redis go wrong, live
 """
@@ -88,7 +90,7 @@ def demo() -> int:
     return play()
 
 
-for command in (run, ls, show, watch, release, schema, sweep, lab, completion):
+for command in (run, ls, show, watch, release, sentinel, schema, sweep, lab, completion):
     app.add_command(command)
 
 

@@ -23,7 +23,7 @@ __all__ = [
 
 _unguessable = secrets.SystemRandom().randbytes
 
-RESERVED = ("host", "pid", "label")
+RESERVED = ("host", "pid", "label", "presence")
 """What the client itself says about a claim; metadata cannot pretend to be it."""
 
 MAX_TTL = 10 * 366 * 86400.0

@@ -21,6 +21,7 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lua import ATTEMPT, EVICT, LEAVE, LOOK, OVERVIEW, RENEW, Scripts
 from holdfast.backends.redis.overview import holder_of
+from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
 from holdfast.backends.redis.steps import Options, Steps
 from holdfast.backends.redis.transport import ORDINARY
@@ -29,6 +30,7 @@ from holdfast.backends.redis.wire import NoAnswer
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
+from holdfast.errors import Unavailable
 from holdfast.types import (
     Buried,
     Busy,
@@ -49,6 +51,7 @@ class Backend(Steps):
     def __init__(self, make_courier: Callable[[bool], Courier], options: Options) -> None:
         super().__init__(make_courier, options, SCRIPTS)
         self._channel = f"{options.prefix}:call:{secrets.token_hex(8)}"
+        self._elsewhere = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -168,6 +171,19 @@ class Backend(Steps):
         except NoAnswer:
             return None  # the next attempt finds out
         return Grant(claim, valid_until(sent, claim.ttl), grant.fence)
+
+    # -- for the crash detector -------------------------------------------------------------------
+
+    async def appear(self, presence: str, deadline: float) -> RedisLink:
+        key = self._requests.keys.lock(f"{presence} {self._elsewhere}")
+        try:
+            return await appear(self._courier, presence, key, deadline)
+        except Unavailable:
+            self._elsewhere += 1  # in a cluster: another slot, perhaps of another master
+            raise
+
+    def roll(self) -> RedisRoll:
+        return RedisRoll(self._courier, self._requests)
 
     # -- what the steps need ----------------------------------------------------------------------
 

@@ -228,14 +228,14 @@ class Courier:
             if not isinstance(reply, ReplyError):
                 return reply, run_id, count if isinstance(count, int) else 0
             if not route.redirected(reply):
-                raise self._refused(route.node, reply)
+                raise self.refused(route.node, reply)
         raise Unavailable(f"Redis redirected a request {HOPS} times")
 
     async def command(self, node: Node, data: bytes, deadline: float) -> Any:
         """Any command, at one node."""
         reply, _ = await self._ask(node, data, 1, deadline, ORDINARY)
         if isinstance(reply, ReplyError):
-            raise self._refused(node, reply)
+            raise self.refused(node, reply)
         return reply
 
     async def read(self, ask: Callable[[], Coroutine[Any, Any, T]], deadline: float) -> T:
@@ -267,6 +267,17 @@ class Courier:
                 if number == len(nodes):
                     raise trouble from None
         raise Unavailable("no server is known")
+
+    async def line(self, slot: int, deadline: float) -> tuple[Node, Ear]:
+        """A connection of one's own, to whoever serves this slot."""
+        node = self.fleet.node(slot) or await self.fleet.find(self._transport, slot, deadline)
+        return node, await self.line_to(node, deadline)
+
+    async def line_to(self, node: Node, deadline: float) -> Ear:
+        try:
+            return await self._transport.ear(node, _unheard, deadline)
+        except NotSent as error:
+            raise self._unreachable(node, error) from None
 
     def met(self, run_id: str) -> None:
         """This server has answered about a line. Where it is the only one and we listen to another
@@ -309,7 +320,7 @@ class Courier:
         route = Route(self.fleet, node, slot, full, full)
         for _ in range(HOPS):
             if not route.redirected(error):
-                raise self._refused(route.node, error)
+                raise self.refused(route.node, error)
             answer, run_id = await self._ask(
                 route.node, route.data, route.replies, deadline, ORDINARY
             )
@@ -318,8 +329,12 @@ class Courier:
                 return error, run_id
         raise Unavailable(f"Redis redirected a request {HOPS} times: {error}")
 
-    def _refused(self, node: Node, error: ReplyError) -> Exception:
-        """READONLY, LOADING, CLUSTERDOWN, OOM, NOPERM and so on."""
+    def refused(self, node: Node, error: ReplyError) -> Exception:
+        """What an error means: READONLY, LOADING, CLUSTERDOWN, OOM, NOPERM and so on."""
         self.fleet.failed(node)
         meaning = trouble(error, str(node))
         return NoAnswer(str(error)) if meaning is None else meaning
+
+
+def _unheard(channel: bytes, payload: bytes) -> None:
+    """Nobody listens on such a connection."""

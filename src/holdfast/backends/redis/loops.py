@@ -79,8 +79,8 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._links.add(self)
-        sock: socket.socket | None = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
+        self.sock = sock = cast(socket.socket, transport.get_extra_info("socket"))
+        if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -199,10 +199,10 @@ class LoopEar(Link):
         self._reason = "the connection broke"
 
     def replied(self, reply: Any) -> None:
+        self._heard, self._pinged = now(), 0.0
         if not self._listening:
             super().replied(reply)
             return
-        self._heard, self._pinged = now(), 0.0
         if reply == b"PONG":  # RESP3
             return
         if not isinstance(reply, list):
@@ -261,7 +261,7 @@ class LoopEar(Link):
         if self._pinged:
             if moment - self._pinged > PONG_WITHIN:
                 raise NoAnswer("the subscription is silent")
-        elif moment - self._heard > PING_EVERY:
+        elif self._listening and moment - self._heard > PING_EVERY:
             self._pinged = moment
             transport.write(pack("PING"))
 

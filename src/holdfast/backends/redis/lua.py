@@ -20,6 +20,7 @@ __all__ = [
     "LEAVE",
     "LOOK",
     "OVERVIEW",
+    "REAP",
     "RENEW",
     "Script",
     "Scripts",
@@ -78,5 +79,6 @@ RENEW = Script("renew", 6, 3)
 LEAVE = Script("leave", 6, 4)
 EVICT = Script("evict", 6, 1)
 OVERVIEW = Script("overview", 6, 0)
+REAP = Script("reap", 6, 3)
 CELL_READ = Script("cell_read", 1, 0)
 CELL_WRITE = Script("cell_write", 1, 7)

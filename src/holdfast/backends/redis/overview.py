@@ -21,7 +21,7 @@ from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
-__all__ = ["holder_of", "info_of", "inspect", "line", "pairs"]
+__all__ = ["entry_info", "exclusive", "holder_of", "info_of", "inspect", "line", "pairs", "scores"]
 
 BATCH = 500
 """So many names are looked for, and read, at a time."""
@@ -75,7 +75,7 @@ def pairs(flat: Any) -> dict[bytes, bytes]:
 def line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
     entry_of, alive = pairs(entries), pairs(clients)
-    token, expires, owner, info = _exclusive(lock or b"")
+    token, expires, owner, info = exclusive(lock or b"")
     holders: list[ClaimInfo] = []
     if expires > now:
         holders.append(
@@ -88,7 +88,7 @@ def line(name: str, reply: Any) -> LockInfo:
                 info=info_of(info),
             )
         )
-    for sharer, expiry in _scores(sharing):
+    for sharer, expiry in scores(sharing):
         if expiry > now and sharer in entry_of:
             holders.append(_entry(sharer, entry_of[sharer], now, expiry))
     waiters: list[ClaimInfo] = []
@@ -101,7 +101,7 @@ def line(name: str, reply: Any) -> LockInfo:
     return LockInfo(name, tuple(holders), tuple(waiters), token or None)
 
 
-def _exclusive(lock: bytes) -> tuple[int, int, str, bytes]:
+def exclusive(lock: bytes) -> tuple[int, int, str, bytes]:
     """The last token, and the exclusive holder's expiry (0: there is none), owner and info. What a
     lock's string says is written down in scripts/lines.lua."""
     match lock[:1]:
@@ -121,8 +121,13 @@ def _exclusive(lock: bytes) -> tuple[int, int, str, bytes]:
     return int(token), int(expires), owner.decode(), info
 
 
-def _scores(flat: Any) -> list[tuple[bytes, int]]:
+def scores(flat: Any) -> list[tuple[bytes, int]]:
     return [(owner, int(float(score))) for owner, score in zip(flat[::2], flat[1::2], strict=True)]
+
+
+def entry_info(packed: bytes) -> bytes:
+    """What an entry of `scripts/lines.lua` says about its claim."""
+    return packed[50:].partition(b" ")[2]
 
 
 def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
@@ -134,7 +139,7 @@ def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
         remaining=(expiry - now) / 1e6,
         permits=int(permits),
         fence=int(fence) or None,
-        info=info_of(packed[50:].partition(b" ")[2]),
+        info=info_of(entry_info(packed)),
     )
 
 

@@ -83,6 +83,11 @@ class Requests:
         spelling = self.spell(name)
         return spelling.keys + pack_word(self._memory), spelling.slot
 
+    def reap(self, name: str, owner: str, stamp: int) -> tuple[bytes, int]:
+        spelling = self.spell(name)
+        words = owner, str(stamp), self._memory
+        return spelling.keys + b"".join(map(pack_word, words)), spelling.slot
+
     def overview(self, name: str) -> tuple[bytes, int]:
         spelling = self.spell(name)
         return spelling.keys, spelling.slot

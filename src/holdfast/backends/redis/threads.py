@@ -36,6 +36,7 @@ class ThreadEar:
 
     def __init__(self, wire: Wire, hearing: Hearing) -> None:
         self.run_id = wire.run_id
+        self.sock = wire.sock
         self._wire = wire
         self._hearing = hearing
         self._bell, self._button = socket.socketpair()
@@ -47,6 +48,12 @@ class ThreadEar:
         self._confirmed = 0
         self._heard = now()
         self._pinged = 0.0  # when, if it was not answered yet
+
+    async def request(self, data: bytes, count: int, deadline: float) -> Any:
+        self._wire.send(data, deadline)
+        replies = [self._wire.reply(deadline) for _ in range(count)]
+        self._heard = now()
+        return replies if count > 1 else replies[0]
 
     async def subscribe(self, channels: list[str], deadline: float) -> None:
         self._tell("SUBSCRIBE", channels, deadline)
@@ -84,7 +91,7 @@ class ThreadEar:
         if self._pinged:
             if moment - self._pinged > PONG_WITHIN:
                 raise NoAnswer("the subscription is silent")
-        elif moment - self._heard > PING_EVERY:
+        elif self._confirmed and moment - self._heard > PING_EVERY:
             self._pinged = moment
             self._wire.send(pack("PING"), moment + PONG_WITHIN)
 

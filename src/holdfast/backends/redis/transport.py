@@ -8,7 +8,7 @@ Partners: `threads.py` blocks, `loops.py` suspends; `courier.py` uses either.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.redis.wire import Address, show
@@ -67,9 +67,14 @@ Answer: TypeAlias = tuple[Any, str] | Exception
 
 
 class Ear(Protocol):
-    """A connection that listens to channels."""
+    """A connection for one purpose: it listens to channels, or is a link (`presence.py`)."""
 
     run_id: str
+    sock: Any
+
+    def request(self, data: bytes, count: int, deadline: float) -> Awaitable[Any]:
+        """Ask something on it, before it listens to anything: the reply, or a list of `count`."""
+        ...
 
     async def subscribe(self, channels: list[str], deadline: float) -> None: ...
 
