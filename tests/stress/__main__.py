@@ -55,7 +55,8 @@ FREED_AFTER = {"process": 0.0, "session": 1.5 * LONGEST + 0.5}
 """Seconds after its death; a session lasts half as long again as the lease, and ends at a tick."""
 SHOWN = 20
 STORES: dict[str, Callable[[int, float], Store]] = {
-    kind.name: kind for kind in (RedisStore, RedlockStore, ZooKeeperStore, EtcdStore, PostgresStore, MariaDBStore)
+    kind.name: kind
+    for kind in (RedisStore, RedlockStore, ZooKeeperStore, EtcdStore, PostgresStore, MariaDBStore)
 }
 
 
