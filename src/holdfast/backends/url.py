@@ -70,9 +70,9 @@ class Url:
     hosts: tuple[tuple[str, int | None], ...] = ()
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    source: Any = field(default=None, repr=False)  # where connections come from, if not from here
     logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """User and password of each host, where they differ; then `user` and `password` are empty."""
+    source: Any = field(default=None, repr=False)  # where connections come from, if not from here
 
     @property
     def host(self) -> str:
