@@ -93,7 +93,7 @@ THREE = Store(
 
 _POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
 _MARIADB = "mysql://root@{mariadb}/holdfast"
-_WITHOUT = ("crash", "crowd", "abreast")
+_WITHOUT = ("crash", "crowd", "abreast", "away")
 """Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
 
 POSTGRES = Store(
@@ -112,7 +112,7 @@ MARIADB = Store(
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
-_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast")
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away")
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),
