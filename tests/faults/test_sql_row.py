@@ -396,6 +396,19 @@ class RowFaults(Theme):
 
 
 class PostgresOnly(Theme):
+    @pytest.mark.req("R9")
+    async def test_the_next_is_called_and_does_not_find_out_by_its_heartbeat(
+        self, api: Api
+    ) -> None:
+        here, there = (api.connect(heartbeat=2 * LONG) for _ in range(2))
+        for one, other in ((here.lock("x"), there.lock("x")), (here.lock("y"), here.lock("y"))):
+            lease = await take(one)
+            waiter = await api.queue_up(other)
+            await lease.release()
+            handed_over = await waiter
+            assert handed_over is not None
+            await handed_over.release()
+
     @pytest.mark.req("cells", "R9")
     async def test_who_begins_to_watch_while_the_ear_is_made_is_called(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
