@@ -149,6 +149,22 @@ class RowFaults(Theme):
         await handed_over.release()
         await api.free("x")
 
+    @pytest.mark.req("R7", "law 3", "reply lost, command applied")
+    async def test_time_runs_out_before_the_place_in_line_is_acknowledged(self, api: Api) -> None:
+        """It was seen busy, so that is the answer; and the place that it has is given up."""
+        lease = await take(api.here.lock("x"))
+        client = api.connect()
+        assert await refused(client.lock("x"))
+        strategy = sql(api)
+        entered = (b"INSERT INTO", strategy.dialect.quote("holdfast_claims").encode())
+        strategy.proxy.drop_reply(to=lambda frame: all(word in frame for word in entered))
+        begun = api.now()
+        assert await client.lock("x").acquire(timeout=0.5) is None
+        assert api.now() - begun >= 0.5
+        await api.in_line("x", 0)
+        await lease.release()
+        await api.free("x")
+
     @pytest.mark.req("one-way partition")
     async def test_a_waiters_connections_are_half_open(self, api: Api) -> None:
         """They stay open and nothing arrives: it is noticed by time limits alone."""
