@@ -149,6 +149,22 @@ class RowFaults(Theme):
         await handed_over.release()
         await api.free("x")
 
+    @pytest.mark.req("R7", "law 3", "reply lost, command applied")
+    async def test_time_runs_out_before_the_place_in_line_is_acknowledged(self, api: Api) -> None:
+        """It was seen busy, so that is the answer; and the place that it has is given up."""
+        lease = await take(api.here.lock("x"))
+        client = api.connect()
+        assert await refused(client.lock("x"))
+        strategy = sql(api)
+        entered = (b"INSERT INTO", strategy.dialect.quote("holdfast_claims").encode())
+        strategy.proxy.drop_reply(to=lambda frame: all(word in frame for word in entered))
+        begun = api.now()
+        assert await client.lock("x").acquire(timeout=0.5) is None
+        assert api.now() - begun >= 0.5
+        await api.in_line("x", 0)
+        await lease.release()
+        await api.free("x")
+
     @pytest.mark.req("one-way partition")
     async def test_a_waiters_connections_are_half_open(self, api: Api) -> None:
         """They stay open and nothing arrives: it is noticed by time limits alone."""
@@ -396,6 +412,19 @@ class RowFaults(Theme):
 
 
 class PostgresOnly(Theme):
+    @pytest.mark.req("R9")
+    async def test_the_next_is_called_and_does_not_find_out_by_its_heartbeat(
+        self, api: Api
+    ) -> None:
+        here, there = (api.connect(heartbeat=2 * LONG) for _ in range(2))
+        for one, other in ((here.lock("x"), there.lock("x")), (here.lock("y"), here.lock("y"))):
+            lease = await take(one)
+            waiter = await api.queue_up(other)
+            await lease.release()
+            handed_over = await waiter
+            assert handed_over is not None
+            await handed_over.release()
+
     @pytest.mark.req("cells", "R9")
     async def test_who_begins_to_watch_while_the_ear_is_made_is_called(
         self, api: Api, monkeypatch: pytest.MonkeyPatch

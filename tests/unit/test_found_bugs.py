@@ -10,6 +10,8 @@ import contextlib
 import gc
 import itertools
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -634,3 +636,14 @@ def test_a_renewal_that_cannot_be_asked_for_in_time_says_that_the_lease_is_lost(
     with pytest.raises(LeaseLost):
         lease.renew()
     assert not lease.held
+
+
+@pytest.mark.req("fork after acquire", "law 8")
+def test_nothing_is_imported_when_a_host_is_looked_up() -> None:
+    """A fork in the middle of an import leaves the child with one that nobody ends."""
+    code = (
+        "import sys, holdfast.aio, holdfast.ports.asyncio, concurrent.futures;"
+        "assert 'concurrent.futures.thread' in sys.modules;"
+        "assert 'ThreadPoolExecutor' in vars(concurrent.futures)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,6 +9,7 @@ when it starts; the keeper's tick bounds how late a suspend is noticed.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import inspect
@@ -25,6 +26,10 @@ from holdfast.ports import clock
 __all__ = ["AsyncioPort"]
 
 log = logging.getLogger("holdfast")
+
+# asyncio imports it when a host is first looked up. A fork in that moment leaves the child with an
+# import that nobody ends, so it is done before there is anything to fork.
+ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor
 
 
 class AsyncioEvent:

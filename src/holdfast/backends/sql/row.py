@@ -121,11 +121,15 @@ class RowBackend(TableBackend):
         if not queue and busy is not None:
             return busy
         try:
-            return await self._contend(claim, queue, deadline)
+            answer = await self._contend(claim, queue, deadline)
         except Unavailable:
             if busy is None or self._port.now() < deadline:
                 raise
             return busy  # it was, when last seen, and there was no time to see more
+        if isinstance(answer, Unknown) and busy is not None and self._port.now() >= deadline:
+            claim.unanswered = True  # it may still come to stand in line
+            return busy
+        return answer
 
     async def _contend(
         self, claim: Claim, queue: bool, deadline: float
