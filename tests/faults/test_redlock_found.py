@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -351,6 +351,23 @@ def test_validity_counts_from_before_the_first_byte(masters: RedisMasters) -> No
         assert took > 0.4
         assert begun + 60 <= lease.remaining() + now() <= begun + 60.1
         lease.release()
+
+
+@pytest.mark.req("R7", "R34")
+def test_busy_is_not_unavailable_however_short_the_wait(masters: RedisMasters) -> None:
+    """Nodes that answer in ten milliseconds were given up by who had two."""
+    with ExitStack() as stack:
+        proxies = [
+            stack.enter_context(FaultProxy(("127.0.0.1", node.port), framing="resp"))
+            for node in masters.nodes
+        ]
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        locks = stack.enter_context(holdfast.connect(fresh(f"redlock://{hosts}", **OPTIONS)))
+        stack.enter_context(locks.lock("x", ttl=60, timeout=10))
+        for proxy in proxies:
+            proxy.delay(0.01, "to_client")
+        for _ in range(5):
+            assert locks.lock("x").acquire(timeout=0.002) is None
 
 
 def voters(masters: RedisMasters, lock: str) -> int:

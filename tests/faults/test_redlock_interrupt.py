@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
 import holdfast
 from holdfast.backends.redis.keys import Keys
-from tests.faults.interrupt import LONG, at_every_line, at_random_moments, fixed_entered_twice
+from tests.faults.interrupt import (
+    LONG,
+    at_every_line,
+    at_random_moments,
+    interrupted,
+    nothing_is_left,
+    plain_with,
+)
 from tests.faults.redis import fresh, until
 from tests.servers import RedisMasters
 
@@ -35,8 +43,24 @@ def clients(masters: RedisMasters) -> Iterator[tuple[holdfast.Locks, holdfast.Lo
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
-    """Of acquire, renewal and release."""
-    at_every_line(fixed_entered_twice, *clients)
+    at_every_line(plain_with, *clients)
+
+
+@pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
+def test_interrupt_at_every_line_of_a_renewal(
+    clients: tuple[holdfast.Locks, holdfast.Locks],
+) -> None:
+    locks, other = clients
+    for n in itertools.count(1):
+        lease = locks.lock("x", ttl=LONG, renew=False).acquire(timeout=10)
+        assert lease
+        where = interrupted(lease.renew, n)
+        lease.renew()
+        assert lease.release() is True
+        nothing_is_left(locks, other, where)
+        if not where:
+            assert n > 30
+            return
 
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")

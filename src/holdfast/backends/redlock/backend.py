@@ -58,6 +58,9 @@ __all__ = ["Backend"]
 
 RELEASED = Released()
 
+COURTESY = 0.05
+"""Seconds that nodes have at least, or `node_timeout` if that is less."""
+
 AT_ONCE = 100
 """Renewals in one letter for which a node has as much time as for one, and once more."""
 
@@ -141,16 +144,17 @@ class Backend:
         while True:
             sent = port.now()
             votes = Votes(len(self._members), self._counting(sent))
-            limit = min(deadline, sent + setting.patience)
-            await self._council.ask(self._writer.attempt(sheet), votes, limit, ORDINARY)
+            letter = self._writer.attempt(sheet)
+            await self._council.ask(letter, votes, self._limit(sent, deadline), ORDINARY)
             ballot: Votes | Commit = votes
             if votes.won:
                 if not setting.fencing or self._until(claim, sent) <= port.now():
                     return self._granted(sheet, sent, None)  # or it is over before it began
                 ballot = commit = Commit(len(self._members), frozenset(votes.voters))
                 token = votes.token
-                limit = min(deadline, port.now() + setting.patience)
-                await self._council.ask(self._writer.commit(sheet, token), commit, limit, ORDINARY)
+                letter = self._writer.commit(sheet, token)
+                limit = self._limit(port.now(), deadline)
+                await self._council.ask(letter, commit, limit, ORDINARY)
                 if commit.held:
                     return self._granted(sheet, sent, token)
             await self._undo(sheet)
@@ -164,6 +168,11 @@ class Backend:
                     self._forget(claim)  # nothing of it is left, and nobody need withdraw it
                 return self._refused(sheet, votes, ballot, heard, took)
             tries += 1
+
+    def _limit(self, sent: float, deadline: float) -> float:
+        """However short the caller's patience, nodes have a moment to answer: else a busy lock is
+        called unavailable, and connections are given up that are only slower than that."""
+        return min(max(deadline, sent + COURTESY), sent + self._setting.patience)
 
     def _counting(self, sent: float) -> Callable[[int], bool]:
         """Whose votes count that were asked for then; known when they have answered."""

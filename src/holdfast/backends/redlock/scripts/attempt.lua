@@ -12,7 +12,8 @@
 -- Laws   2 and 3 (asking twice is asking once, and makes it last a full ttl again; a tombstone
 --        refuses), 7 (the token is chosen by the client, from a quorum of these answers)
 
-if redis.call('EXISTS', KEYS[3], KEYS[4]) > 0 then return -1 end
+local fence, grave, claims_grave = unpack(redis.call('MGET', KEYS[2], KEYS[3], KEYS[4]))
+if grave or claims_grave then return -1 end
 
 local owner, ttl = ARGV[1], ARGV[2]
 if not redis.call('SET', KEYS[1], owner .. ' ' .. ARGV[3], 'NX', 'PX', ttl) then
@@ -31,5 +32,4 @@ if ARGV[4] == '0' then return 1 end
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local fence = redis.call('GET', KEYS[2])
 return { 1, fence and tonumber(string.match(fence, '^%d+')) or 0, now }
