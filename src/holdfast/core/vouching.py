@@ -86,7 +86,8 @@ class Vouched:
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._signals = signals
-        self._up = port.event()
+        self._up = port.event()  # there was an answer to a ping
+        self._wanted = port.event()  # somebody waits for it
         self._inner.open(port, signals)
 
     async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
@@ -194,6 +195,7 @@ class Vouched:
                 why = f" ({self._trouble})" if self._trouble else ""
                 raise Unavailable(f"the link that crash_grace needs could not be made{why}")
             self._up.clear()
+            self._wanted.set()
             self._begin()
             begun = True
             if now >= self._certain:
@@ -290,7 +292,8 @@ class Vouched:
         self._failures += 1
         now = self._port.now()
         limit = min(self._every, max(0.0, self._next_loss() - now))
-        await self._port.sleep(pause(self._failures, self._port.random(), limit))
+        await self._wanted.wait(now + pause(self._failures, self._port.random(), limit))
+        self._wanted.clear()
 
     def _next_loss(self) -> float:
         return min((lost_at for _, lost_at in list(self._doubted.values())), default=math.inf)
