@@ -325,6 +325,7 @@ def test_nothing_piles_up(bench: Bench) -> None:
 
 def test_a_link_that_vouches_for_nothing_ends_after_a_while(bench: Bench) -> None:
     """A client that nobody closed keeps neither connection nor thread; and comes back."""
+
     def alive() -> bool:
         return bench.inner.links[-1].alive
 
