@@ -12,7 +12,7 @@ import pytest
 from tests.mutants.run import ROOT, Mutant, apply, mutants
 
 ALLOWED = re.compile(
-    r"src/holdfast/(core|ports|backends/(memory|sqlite|redis|etcd|zookeeper|redlock|sql))/\w+\.py"
+    r"src/holdfast/(core|ports|sentinel|backends/(memory|sqlite|redis|etcd|zookeeper|redlock|sql))/\w+\.py"
     r"|src/holdfast/backends/redis/scripts/\w+\.lua"
     r"|src/holdfast/(sync|aio|backends/local|backends/common)\.py"
 )

@@ -29,7 +29,7 @@ class Terminated(KeyboardInterrupt):
     "when they die. Runs until Ctrl-C or TERM. Several may run: one leads, the others stand\n"
     "by. With --status it does not run, but shows the running ones and what they did.",
 )
-@click.argument("store", metavar="[URL]", default=None, required=False)
+@click.argument("store", metavar="URL", default=None, required=False)
 @click.option("--json", "as_json", is_flag=True, help="JSON: a line for each event, or the status.")
 @click.option("--status", "show", is_flag=True, help="Show the running ones; 1 if there are none.")
 @url_option
