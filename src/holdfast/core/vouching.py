@@ -344,7 +344,8 @@ class Vouched:
 
     async def _claim_again(self, stop: float) -> None:
         """Renew what the link does not vouch for, whether it is due or not: if the store still has
-        it, it is ours, and whoever was about to free it finds it changed."""
+        it, it is ours, and whoever was about to free it finds it changed. (A fixed lease then lasts
+        longer in the store, but not for its holder, who gives it back at its end.)"""
         grants = [grant for grant, _ in list(self._doubted.values())]
         for first in range(0, len(grants), BATCH):
             batch = grants[first : first + BATCH]
