@@ -112,7 +112,7 @@ def work(url: str, number: int, path: str) -> None:
             assert lease is not None
             begun = last = now()
             log.write(json.dumps(["begun", number, name, lease.fence, begun]) + "\n")
-            over = begun + dice.choice((0.01, 0.3, 1.5, 4.0)) * dice.random()
+            over = begun + dice.choice((0.01, 0.1, 0.5, 4.0)) * dice.random()
             while (moment := now()) < over and not lease.lost.is_set():
                 if lease.held:
                     last = moment  # looked at before: it was held at that moment
@@ -141,7 +141,7 @@ async def _task(locks: aio.Locks, log: Any, number: int, task: int) -> None:
         assert lease is not None
         begun = last = now()
         log.write(json.dumps(["begun", number, name, lease.fence, begun]) + "\n")
-        over = begun + dice.choice((0.01, 0.3, 1.5, 4.0)) * dice.random()
+        over = begun + dice.choice((0.01, 0.1, 0.5, 4.0)) * dice.random()
         while (moment := now()) < over and not lease.lost.is_set():
             if lease.held:
                 last = moment
@@ -248,15 +248,15 @@ def gather(folder: Path, killed: dict[str, float]) -> list[Hold]:
     """All holds; one that its worker's death ended has ended by then."""
     holds: list[Hold] = []
     for path in folder.glob("worker-*.log"):
-        begun: dict[int, list[Any]] = {}  # by their tokens
+        begun: dict[tuple[str, int], list[Any]] = {}
         for line in path.read_text().splitlines():
             if not line.endswith("]"):  # it was killed while it wrote
                 continue
             kind, *words = json.loads(line)
             if kind == "begun":
-                begun[words[2]] = words
+                begun[words[1], words[2]] = words
             else:
-                del begun[words[2]]
+                del begun[words[1], words[2]]
                 holds.append(Hold(*words))
         for worker, name, fence, at in begun.values():
             holds.append(Hold(worker, name, fence, at, killed[path.name], "killed"))
