@@ -316,6 +316,7 @@ def test_the_tree_of_commands() -> None:
         "show",
         "watch",
         "release",
+        "sentinel",
         "schema",
         "sweep",
         "demo",

@@ -16,6 +16,9 @@ import redis
 from holdfast.backends.redis.keys import Keys, LiteralKeys
 from holdfast.backends.redis.loops import LoopTransport
 from holdfast.backends.redis.threads import ThreadTransport
+from holdfast.core.backend import Backend
+from holdfast.core.presence import Detectable
+from holdfast.core.vouching import Vouched
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
 from tests.servers import RedisServer
@@ -170,6 +173,18 @@ class RedisStrategy(Strategy):
         reply = self._call(key, *command)
         assert isinstance(reply, list)
         return [str(item) for item in reply]
+
+
+class PresentStrategy(RedisStrategy):
+    """Clients that the crash detector may watch, with a grace longer than any pause here."""
+
+    name = "redis-present"
+    options = f"{RedisStrategy.options}&crash_grace=30"
+
+    def backend(self, url: str) -> Backend:
+        inner = super().backend(url.replace("&crash_grace=30", ""))
+        assert isinstance(inner, Detectable)
+        return Vouched(inner, f"{next(_numbers)}/30", 30.0)
 
 
 class LiteralStrategy(RedisStrategy):

@@ -12,7 +12,7 @@ from importlib import resources
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
-from tests.conformance.redis import ACL, RedisStrategy
+from tests.conformance.redis import ACL, PresentStrategy, RedisStrategy
 
 
 @pytest.mark.servers
@@ -20,9 +20,17 @@ class TestRedis(ConformanceSuite):
     strategy = RedisStrategy
 
 
+@pytest.mark.servers
+@pytest.mark.req("R23")
+class TestRedisPresent(ConformanceSuite):
+    """Clients with `crash_grace` keep all the other rules, too."""
+
+    strategy = PresentStrategy
+
+
 OUTSIDE = {
     *("evalsha", "eval", "subscribe", "unsubscribe", "ping", "scan", "info", "role", "select"),
-    *("wait", "cluster|slots", "asking"),
+    *("wait", "cluster|slots", "asking", "client|setname", "client|list"),
 }
 """What clients say themselves; the rest is said by scripts."""
 

@@ -410,7 +410,7 @@ def test_a_detector_is_stopped_between_its_look_and_freeing(
             return freed
 
         monkeypatch.setattr(turned.roll, "free", late)
-        # So that it is decided while the client may still come back: it gives up at 0.9 graces.
+        # So that it is decided while the client may still come back: it gives up at 0.85 graces.
         monkeypatch.setattr("holdfast.sentinel.detector.grace_of", lambda presence: 0.3 * GRACE)
         until(lambda: turned.turn("freed", "changed"), "decided")
         if how == "not at all":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,16 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast import aio
 from holdfast.backends.redis.keys import Keys
 from holdfast.ports.clock import now
-from tests.faults.crash import Watch, links, watching
+from tests.faults.crash import Watch, cut, links, watching
 from tests.faults.peers import Peer
 from tests.faults.redis import fresh, until, waiting
 from tests.faults.test_redis_cluster import Migration
 from tests.faults.test_redis_failover import fail_over, replicated
 from tests.servers import RedisCluster, RedisSentinel, RedisServer
+from tests.servers.tls import Certificates, tls_server
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R37")]
 
@@ -41,6 +44,34 @@ def die(url: str, watch: Watch, count: int, grace: float) -> None:
             lease.release()
         assert grace < now() - killed < grace + MARGIN
         assert len(watch.events("freed")) == before + count
+
+
+def test_over_tls_and_with_the_other_protocol(tmp_path: Path) -> None:
+    files = Certificates(tmp_path)
+    server, port = tls_server(files)
+    with server:
+        url = (
+            f"rediss://127.0.0.1:{port}/3?protocol=3&tls_ca={files.ca}&tls_cert={files.client}"
+            f"&tls_key={files.client_key}&crash_grace=1"
+        )
+        with watching(url, tmp_path) as watch, holdfast.connect(url) as locks:
+            watch.leads()
+            lease = locks.lock("mine", ttl=LONG).acquire()
+            assert lease
+            die(url, watch, 3, 1.0)
+            assert lease.held
+            assert cut(server) == 1
+            time.sleep(0.5)
+            assert lease.held
+
+        async def main() -> None:
+            async with aio.connect(url) as locks, locks.lock("x", ttl=LONG) as lease:
+                for _ in range(3):
+                    assert cut(server) == 1
+                    await asyncio.sleep(0.4)
+                    assert lease.held
+
+        asyncio.run(main())
 
 
 # -- Sentinel --------------------------------------------------------------------------------------

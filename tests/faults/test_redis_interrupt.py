@@ -24,9 +24,11 @@ pytestmark = pytest.mark.servers
 WORKS: list[Work] = [plain_with, handed_over, fixed_entered_twice]
 
 
-@pytest.fixture
-def clients(redis_server: RedisServer) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
-    url = fresh(redis_server.url)
+@pytest.fixture(params=[0, 30], ids=["plain", "crash_grace"])
+def clients(
+    redis_server: RedisServer, request: pytest.FixtureRequest
+) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
+    url = fresh(redis_server.url, crash_grace=request.param)
     with holdfast.connect(url) as locks, holdfast.connect(url) as other:
         yield locks, other
 

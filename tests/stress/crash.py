@@ -13,6 +13,7 @@ Exit status: 0 if nothing was found (kills: p99 at most 1.5 s), else 1.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
+from holdfast import aio
 from holdfast.ports.clock import now
 from tests.faults.crash import cut, links
 from tests.faults.peers import Peer
@@ -36,7 +38,7 @@ from tests.servers import RedisServer
 LIMIT = 1.5
 """Seconds from a kill to the next holder: p99."""
 
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d")
 WORKERS = 5
 
 
@@ -99,7 +101,9 @@ def kills(count: int, grace: float) -> int:
 
 
 def work(url: str, number: int, path: str) -> None:
-    """Take and leave locks for ever; a line for each hold."""
+    """Take and leave locks for ever; a line for each hold. Every other worker is asyncio's."""
+    if number % 2:
+        asyncio.run(work_async(url, number, path))
     dice = random.Random(f"{number} {os.getpid()}")
     with open(path, "a", buffering=1) as log, holdfast.connect(url) as locks:
         while True:
@@ -108,7 +112,7 @@ def work(url: str, number: int, path: str) -> None:
             assert lease is not None
             begun = last = now()
             log.write(json.dumps(["begun", number, name, lease.fence, begun]) + "\n")
-            over = begun + dice.choice((0.01, 0.3, 1.5, 4.0)) * dice.random()
+            over = begun + dice.choice((0.01, 0.1, 0.5, 4.0)) * dice.random()
             while (moment := now()) < over and not lease.lost.is_set():
                 if lease.held:
                     last = moment  # looked at before: it was held at that moment
@@ -120,6 +124,33 @@ def work(url: str, number: int, path: str) -> None:
             # A lease that is released while it is uncertain counts until it was last seen held.
             ended = moment if held else last
             log.write(json.dumps(["ended", number, name, lease.fence, begun, ended, how]) + "\n")
+
+
+async def work_async(url: str, number: int, path: str) -> None:
+    """The same, three tasks at a time."""
+    with open(path, "a", buffering=1) as log:
+        async with aio.connect(url) as locks:
+            await asyncio.gather(*(_task(locks, log, number, task) for task in range(3)))
+
+
+async def _task(locks: aio.Locks, log: Any, number: int, task: int) -> None:
+    dice = random.Random(f"{number} {os.getpid()} {task}")
+    while True:
+        name = dice.choice(NAMES)
+        lease = await locks.lock(name, ttl=30).acquire()
+        assert lease is not None
+        begun = last = now()
+        log.write(json.dumps(["begun", number, name, lease.fence, begun]) + "\n")
+        over = begun + dice.choice((0.01, 0.1, 0.5, 4.0)) * dice.random()
+        while (moment := now()) < over and not lease.lost.is_set():
+            if lease.held:
+                last = moment
+            await asyncio.sleep(0.005)
+        moment = now()
+        held = lease.held
+        how = "released" if await lease.release() else "lost"
+        ended = moment if held else last
+        log.write(json.dumps(["ended", number, name, lease.fence, begun, ended, how]) + "\n")
 
 
 class Worker:
@@ -217,18 +248,17 @@ def gather(folder: Path, killed: dict[str, float]) -> list[Hold]:
     """All holds; one that its worker's death ended has ended by then."""
     holds: list[Hold] = []
     for path in folder.glob("worker-*.log"):
-        begun: list[Any] | None = None
+        begun: dict[tuple[str, int], list[Any]] = {}
         for line in path.read_text().splitlines():
             if not line.endswith("]"):  # it was killed while it wrote
                 continue
             kind, *words = json.loads(line)
             if kind == "begun":
-                begun = words
+                begun[words[1], words[2]] = words
             else:
-                begun = None
+                del begun[words[1], words[2]]
                 holds.append(Hold(*words))
-        if begun is not None:
-            worker, name, fence, at = begun
+        for worker, name, fence, at in begun.values():
             holds.append(Hold(worker, name, fence, at, killed[path.name], "killed"))
     return holds
 

@@ -398,8 +398,8 @@ def play(seed: int, seconds: float, detectors: int = 2) -> Store:
 
 def test_nothing_is_freed_that_somebody_believes_to_hold() -> None:
     freed = 0
-    for seed in range(60):
+    for seed in range(40):
         store = play(seed, 30)
         assert store.wrong == [], f"seed {seed}"
         freed += store.freed
-    assert freed > 30, "nothing was tried"
+    assert freed > 20, "nothing was tried"

@@ -95,7 +95,8 @@ class Roll(Protocol):
 
 @runtime_checkable
 class Detectable(Backend, Protocol):
-    """A backend whose clients' crashes can be detected."""
+    """A backend whose clients' crashes can be detected. It says nothing by `certain_until` itself:
+    `Vouched` does."""
 
     async def appear(self, presence: str, deadline: float) -> Link:
         """A new link, named so. Raises `Unavailable`, or `Misconfigured` when trying again is no

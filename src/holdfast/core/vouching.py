@@ -48,6 +48,9 @@ log = logging.getLogger("holdfast")
 PINGS = 6
 """In a grace; at least one in two seconds."""
 
+LOST = 0.85
+"""The part of a grace after which what no link vouches for is lost; a late ping may add a tenth."""
+
 LINGER = 30.0
 """Seconds after which a link that vouches for nothing is closed."""
 
@@ -86,7 +89,8 @@ class Vouched:
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._signals = signals
-        self._up = port.event()
+        self._up = port.event()  # there was an answer to a ping
+        self._wanted = port.event()  # somebody waits for it
         self._inner.open(port, signals)
 
     async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
@@ -194,6 +198,7 @@ class Vouched:
                 why = f" ({self._trouble})" if self._trouble else ""
                 raise Unavailable(f"the link that crash_grace needs could not be made{why}")
             self._up.clear()
+            self._wanted.set()
             self._begin()
             begun = True
             if now >= self._certain:
@@ -290,7 +295,8 @@ class Vouched:
         self._failures += 1
         now = self._port.now()
         limit = min(self._every, max(0.0, self._next_loss() - now))
-        await self._port.sleep(pause(self._failures, self._port.random(), limit))
+        await self._wanted.wait(now + pause(self._failures, self._port.random(), limit))
+        self._wanted.clear()
 
     def _next_loss(self) -> float:
         return min((lost_at for _, lost_at in list(self._doubted.values())), default=math.inf)
@@ -303,7 +309,10 @@ class Vouched:
             link = self._link = await self._inner.appear(self._presence, limit)
         sent = port.now()
         self._give_up(sent)
-        await link.ping(min(sent + self._grace / 3, self._next_loss()))
+        # Not beyond the next loss, which shall be told; but a ping must have its chance.
+        await link.ping(
+            min(sent + self._grace / 3, max(self._next_loss(), sent + self._grace / 10))
+        )
         self._contact = sent
         self._certain = certain = sent + self._grace / 2 * (1 - DRIFT)
         self._trouble = ""
@@ -311,11 +320,11 @@ class Vouched:
         for owner in list(self._held):
             self._signals.certain_until(owner, certain)
         if self._doubted:
-            await self._claim_again()
+            await self._claim_again(sent + self._every)
         self._give_up(port.now())
         if self._left:
             await self._clean_up(min(sent + self._every, self._next_loss()))
-        soon = self._every / 4 if self._doubted or self._left else self._every
+        soon = self._every / 10 if self._doubted or self._left else self._every
         if not self._closed:
             await link.rest(min(sent + soon, self._next_loss()))
 
@@ -325,7 +334,7 @@ class Vouched:
         with self._port.mutex():
             self._link = None
             self._number += 1
-            lost_at = self._contact + 0.9 * self._grace
+            lost_at = self._contact + LOST * self._grace
             for owner, grant in self._held.items():
                 self._doubted[owner] = grant, lost_at
             self._held = {}
@@ -333,21 +342,23 @@ class Vouched:
         if link is not None:
             link.close()
 
-    async def _claim_again(self) -> None:
+    async def _claim_again(self, stop: float) -> None:
         """Renew what the link does not vouch for, whether it is due or not: if the store still has
-        it, it is ours, and whoever was about to free it finds it changed."""
-        grants = [grant for grant, _ in list(self._doubted.values())][:BATCH]
-        now = self._port.now()
-        limit = min(now + self._grace / 4, self._next_loss())
-        if limit <= now:
-            return
-        try:
-            results = await self.renew(grants, limit)
-        except HoldfastError:
-            return
-        for grant, result in zip(grants, results, strict=True):
-            if isinstance(result, Lost):
-                self._signals.lost(grant.claim.owner, result.reason)
+        it, it is ours, and whoever was about to free it finds it changed. (A fixed lease then lasts
+        longer in the store, but not for its holder, who gives it back at its end.)"""
+        grants = [grant for grant, _ in list(self._doubted.values())]
+        for first in range(0, len(grants), BATCH):
+            batch = grants[first : first + BATCH]
+            limit = min(stop, self._next_loss())
+            if limit <= self._port.now():
+                return
+            try:
+                results = await self.renew(batch, limit)
+            except HoldfastError:
+                return
+            for grant, result in zip(batch, results, strict=True):
+                if isinstance(result, Lost):
+                    self._signals.lost(grant.claim.owner, result.reason)
 
     def _give_up(self, now: float) -> None:
         """Lose what nothing vouches for, before it may be freed (rule 5)."""

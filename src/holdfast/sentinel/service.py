@@ -9,6 +9,7 @@ Partners: `detector.py`; `cli/sentinel.py`, which prints what is reported.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
@@ -141,7 +142,7 @@ class Sentinel:
         if suspect is None:
             self._say(event, why=why)
             return
-        info = suspect.info
+        info, grace = suspect.info, grace_of(suspect.presence)
         label = f" ({info['label']})" if info.get("label") else ""
         self._report(
             Event(
@@ -151,7 +152,7 @@ class Sentinel:
                 suspect.id,
                 f"{info.get('host', '?')}:{info.get('pid', '?')}{label}",
                 suspect.presence,
-                grace_of(suspect.presence),
+                None if math.isinf(grace) else grace,
                 absent,
                 WHY[event],
             )
