@@ -139,7 +139,7 @@ class InterruptAt:
         gc.enable()
 
 
-def interrupted(work: Callable[[], None], n: int) -> str:
+def interrupted(work: Callable[[], object], n: int) -> str:
     """Run it with an interrupt at the n-th line; where that was, empty if it ended before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a coroutine may have been made and never started
