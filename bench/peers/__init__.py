@@ -78,12 +78,14 @@ PEERS: dict[str, Peer] = {
     "etcd3": Peer(
         "etcd3_lock",
         (THREADS,),
-        "{etcd}",
+        "etcd3://{etcd}",
         ("etcd3==0.12.0", "protobuf==3.20.3", "tenacity==8.5.0"),
         "etcd",
         waits=False,
     ),
-    "etcd3gw": Peer("etcd3gw_lock", (THREADS,), "{etcd}", ("etcd3gw==2.7.0",), "etcd", waits=False),
+    "etcd3gw": Peer(
+        "etcd3_lock", (THREADS,), "etcd3gw://{etcd}", ("etcd3gw==2.7.0",), "etcd", waits=False
+    ),
     "tooz on etcd": Peer(
         "tooz", _REMOTE, "etcd3+http://{etcd}/", ("tooz[etcd3gw]==9.1.0",), "etcd", False
     ),

@@ -1,4 +1,7 @@
-"""etcd3's `Lock`, as its documentation shows it, while nobody else wants it: it does not wait."""
+"""`Lock` of etcd3 and of etcd3gw, as their documentation shows it, while nobody else wants it.
+
+Neither waits. The target names the package: `etcd3://host:port`, `etcd3gw://host:port`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import Any
 from bench.peers.base import Adapter
 
 __all__ = ["connect"]
-
-etcd3: Any = importlib.import_module("etcd3")  # as in filelock.py
 
 
 class Lock:
@@ -25,15 +26,16 @@ class Lock:
 
 
 class ItsAdapter(Adapter):
-    version = f"etcd3 {version('etcd3')}"
-
-    def __init__(self, address: str) -> None:
+    def __init__(self, package: str, address: str) -> None:
         host, _, port = address.partition(",")[0].partition(":")
-        self._client = etcd3.client(host, int(port))
+        self.version = f"{package} {version(package)}"
+        self._package = package
+        self._client = importlib.import_module(package).client(host, int(port))
 
     def make(self, name: str) -> Lock:
-        return Lock(self._client.lock(f"etcd3-{name}", ttl=60))
+        return Lock(self._client.lock(f"{self._package}-{name}", ttl=60))
 
 
 def connect(target: str, **options: Any) -> Adapter:
-    return ItsAdapter(target)
+    package, _, address = target.partition("://")
+    return ItsAdapter(package, address)

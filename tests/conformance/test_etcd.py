@@ -5,11 +5,6 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
-from holdfast.testing.conformance.exclusion import Exclusion
-from holdfast.testing.conformance.modes import Modes
-from holdfast.testing.conformance.protocol import Protocol
-from holdfast.testing.conformance.suite import Suite
-from holdfast.testing.conformance.waiting import Waiting
 from tests.conformance.etcd import EtcdStrategy, RoleStrategy
 
 pytestmark = pytest.mark.servers
@@ -21,7 +16,7 @@ class TestEtcd(ConformanceSuite):
     strategy = RoleStrategy
 
 
-class TestEtcdWithoutUsers(Suite, Exclusion, Waiting, Modes, Protocol):
+class TestEtcdWithoutUsers(ConformanceSuite):
     """Nobody logs in: all else is the same."""
 
     strategy = EtcdStrategy

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
 import holdfast
-from tests.faults import test_interrupt
-from tests.faults.redis import fresh
-from tests.faults.test_interrupt import (
+from tests.faults.interrupt import (
     Work,
+    at_every_line,
+    at_random_moments,
     fixed_entered_twice,
     handed_over,
-    interrupted,
-    nothing_is_left,
     plain_with,
-    timed_out_wait,
 )
+from tests.faults.redis import fresh
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.servers
-
-
-def impatient_wait(locks: holdfast.Locks, other: holdfast.Locks) -> None:
-    """2 ms may be too short for a server to say that it is busy."""
-    with contextlib.suppress(holdfast.Unavailable):
-        timed_out_wait(locks, other)
 
 
 WORKS: list[Work] = [plain_with, handed_over, fixed_entered_twice]
@@ -48,18 +38,10 @@ def test_interrupt_at_every_line(
 ) -> None:
     """A waiter that nobody called because the listener was interrupted before it began was found
     so: it waited for ever."""
-    for n in itertools.count(1):
-        where = interrupted(lambda: work(*clients), n)
-        nothing_is_left(*clients, where)
-        if not where:
-            assert n > 30, "the tracer saw too little"
-            return
+    at_every_line(work, *clients)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
 @pytest.mark.filterwarnings("ignore")
-def test_real_signals(
-    clients: tuple[holdfast.Locks, holdfast.Locks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(test_interrupt, "timed_out_wait", impatient_wait)
-    test_interrupt.test_real_signals_at_random_moments(clients)
+def test_real_signals(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
+    at_random_moments(*clients)

@@ -36,20 +36,44 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def somebody_inside(path: Path) -> Iterator[int]:
-    """A process that has entered the gate and stays there, as one does that is stopped there."""
+def somebody_in_the_gate(path: Path) -> Iterator[int]:
+    """A process that stays there, as one does that is stopped there."""
     script = [sys.executable, "-c", INTRUDER, f"{path}.holdfast/presence"]
     with subprocess.Popen(
         script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as intruder:
         assert intruder.stdout is not None
         assert intruder.stdout.readline() == "inside\n"
-        # The gate is for those who find the database busy: so it must be busy as well.
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.execute("BEGIN IMMEDIATE")
-            yield intruder.pid
-            db.execute("ROLLBACK")
+        yield intruder.pid
         intruder.communicate()
+
+
+@contextlib.contextmanager
+def somebody_inside(path: Path) -> Iterator[int]:
+    """The same, in the middle of a transaction."""
+    with (
+        somebody_in_the_gate(path) as pid,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db,
+    ):
+        db.execute("BEGIN IMMEDIATE")
+        yield pid
+        db.execute("ROLLBACK")
+
+
+@pytest.mark.req("law 2", "R4")
+def test_a_process_stopped_on_its_way_out_of_the_gate_is_in_nobodys_way(
+    url: str, path: Path
+) -> None:
+    """Its transaction is over, so nothing but good order speaks against another one."""
+    with holdfast.connect(url) as here:
+        with here.lock("x"):
+            pass
+        with somebody_in_the_gate(path), holdfast.connect(url, request_timeout=SOON) as newcomer:
+            lease = newcomer.lock("x", ttl=LONG).acquire()  # through the gate, as all at first
+            assert lease
+            with pytest.raises(holdfast.AcquireTimeout), here.lock("x", timeout=0.3):
+                pass
+            assert lease.release()
 
 
 @pytest.mark.req("law 2", "server hangs")

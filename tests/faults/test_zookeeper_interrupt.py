@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from tests.faults import test_interrupt
-from tests.faults.test_interrupt import (
+from tests.faults.interrupt import (
+    LONG,
     Work,
+    at_every_line,
+    at_random_moments,
     busy_try,
     fixed_entered_twice,
     handed_over,
@@ -20,7 +22,6 @@ from tests.faults.test_interrupt import (
     nothing_is_left,
     plain_with,
 )
-from tests.faults.test_redis_interrupt import impatient_wait
 from tests.faults.zookeeper import until
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
@@ -46,12 +47,7 @@ def clients(url: str) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
 def test_interrupt_at_every_line(
     work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
 ) -> None:
-    for n in itertools.count(1):
-        where = interrupted(lambda: work(*clients), n)
-        nothing_is_left(*clients, where)
-        if not where:
-            assert n > 30, "the tracer saw too little"
-            return
+    at_every_line(work, *clients)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
@@ -59,7 +55,7 @@ def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
     """The session is begun, and its thread: neither is forgotten, wherever it strikes."""
     before = {thread for thread in threading.enumerate() if "(body)" in thread.name}
     with holdfast.connect(url) as other:
-        with other.lock("x", ttl=test_interrupt.LONG):
+        with other.lock("x", ttl=LONG):
             before |= {thread for thread in threading.enumerate() if "(body)" in thread.name}
         for n in itertools.count(1):
             with holdfast.connect(url) as locks:
@@ -78,8 +74,5 @@ def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
 @pytest.mark.filterwarnings("ignore")
-def test_real_signals(
-    clients: tuple[holdfast.Locks, holdfast.Locks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(test_interrupt, "timed_out_wait", impatient_wait)
-    test_interrupt.test_real_signals_at_random_moments(clients)
+def test_real_signals(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
+    at_random_moments(*clients)

@@ -196,12 +196,13 @@ def token_of(data: bytes) -> str:
 @dataclass(slots=True, eq=False)
 class WatchAnswer:
     """Events of one watch. `gone` has the keys that were deleted, as they were before if that was
-    asked for.
+    asked for. `created`: the store's revision when the watch began, in the answer that says so.
 
     Hazard: the header's revision is the store's, and of events that are due since long etcd sends a
     part at a time: how far we have come is what the events themselves say (`reached`)."""
 
     watch: int = 0
+    created: int = 0
     reached: int = 0
     canceled: bool = False
     reason: str = ""
@@ -210,9 +211,14 @@ class WatchAnswer:
     @classmethod
     def read(cls, data: bytes) -> WatchAnswer:
         answer = cls()
+        header = b""
         for number, value, text in _fields(data):
-            if number == 2:
+            if number == 1:
+                header = text
+            elif number == 2:
                 answer.watch = value
+            elif number == 3 and value:
+                answer.created = _revision(header)
             elif number == 4:
                 answer.canceled = bool(value)
             elif number == 6:

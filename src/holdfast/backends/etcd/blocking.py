@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import codecs
 import os
+import queue
 import select
 import socket
 import ssl
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -24,8 +26,9 @@ from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
 
-IDLE = 16
-"""So many connections to an endpoint are kept when nobody uses them."""
+MOST, IDLE = 32, 16
+"""So many connections to an endpoint are in use at most: more threads than that take turns, for
+opening one costs the server more than any request. And so many are kept when nobody uses them."""
 
 FRESH = 0.2
 """After so many seconds without use a connection is looked at before it is used again."""
@@ -158,18 +161,55 @@ class _Link:
         return [results[number] for number in numbers]
 
 
+class _Turn:
+    """Who has it may use a connection. Dropped, wherever an interrupt strikes, it is the next's."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: weakref.ref[queue.SimpleQueue[_Turn]]) -> None:
+        self._turns = turns
+
+    def __del__(self) -> None:
+        turns = self._turns()
+        if turns is not None:
+            turns.put(_Turn(self._turns))
+
+
+class _Pool:
+    """The connections to one endpoint."""
+
+    def __init__(self) -> None:
+        self.idle: list[_Link] = []
+        self.turns: queue.SimpleQueue[_Turn] = queue.SimpleQueue()
+        for _ in range(MOST):
+            self.turns.put(_Turn(weakref.ref(self.turns)))
+
+
 class BlockingTransport:
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        self._idle: dict[Endpoint, list[_Link]] = {}
+        self._pools: dict[Endpoint, _Pool] = {}
         self._closed = False
 
     async def exchange(
         self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
     ) -> list[bytes | Failure]:
-        idle = self._idle.get(endpoint)
-        if idle is None:
-            idle = self._idle.setdefault(endpoint, [])
+        pool = self._pools.get(endpoint)
+        if pool is None:
+            pool = self._pools.setdefault(endpoint, _Pool())
+        try:
+            turn = pool.turns.get(timeout=max(0.0, deadline - clock.now()))
+        except queue.Empty:
+            text = f"all {MOST} connections to {endpoint} are in use"
+            return [Failure(NO_ANSWER, text, applied=False)] * len(calls)
+        try:
+            return self._exchange(endpoint, pool.idle, calls, deadline)
+        finally:
+            del turn
+
+    def _exchange(
+        self, endpoint: Endpoint, idle: list[_Link], calls: Sequence[Block], deadline: float
+    ) -> list[bytes | Failure]:
         link: _Link | None = None
         while link is None:
             try:
@@ -208,10 +248,10 @@ class BlockingTransport:
 
     async def close(self) -> None:
         self._closed = True
-        for idle in self._idle.values():
-            while idle:
+        for pool in self._pools.values():
+            while pool.idle:
                 try:
-                    idle.pop().close()
+                    pool.idle.pop().close()
                 except IndexError:
                     break
 

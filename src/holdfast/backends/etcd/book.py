@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from holdfast.backends.common import Tombstones
 from holdfast.backends.etcd import line, wire
-from holdfast.backends.etcd.answers import Deleted, TxnAnswer
+from holdfast.backends.etcd.answers import Deleted, Ranged, TxnAnswer
 from holdfast.backends.etcd.channel import NOT_FOUND, Channel, no_space
-from holdfast.backends.etcd.entry import Entry
+from holdfast.backends.etcd.entry import Blocker, Entry
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.keys import Keys, Values
 from holdfast.backends.etcd.reading import ask_again
@@ -25,6 +25,9 @@ __all__ = ["NOT_OURS", "TOO_LATE", "Book", "lease_gone"]
 NOT_OURS = "its key is gone from etcd: it expired, or somebody deleted or evicted it"
 TOO_LATE = "its time ran out before this was asked"
 REVOKED = "its etcd lease is gone: it expired, or somebody revoked it"
+
+GLANCE = 1.0
+"""Seconds for the answer to a short question, before the long one is asked."""
 
 
 class Book:
@@ -87,6 +90,17 @@ class Book:
             return result
         answer = TxnAnswer.read(result)
         return line.ahead(entry, answer, 0) if answer.succeeded else None
+
+    async def is_before(self, entry: Entry, blocker: Blocker, deadline: float) -> bool:
+        """Whether that one key is surely still ahead of ours: a read that costs the same however
+        long the line is."""
+        if not blocker.key:
+            return False
+        request = (wire.RANGE, wire.get(blocker.key, keys_only=True))
+        (result,) = await self.channel.ask(min(deadline, self.port.now() + GLANCE), request)
+        if isinstance(result, Failure):
+            return False
+        return any(kv.created < entry.revision for kv in Ranged.read(result).kvs)
 
     async def delete(self, entry: Entry, tombstone: bool, deadline: float) -> int | Failure:
         """Our key, if it is there (1) or not (0). If a request may still be on its way that would

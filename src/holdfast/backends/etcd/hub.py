@@ -43,9 +43,15 @@ Call = Callable[[list[KeyValue] | None], None]
 
 class Watch:
     """Deletions of a key, or of the keys up to `end`, from the revision `since` on. `puts`: those,
-    too. `before`: what was deleted is told as it was."""
+    too. `before`: what was deleted is told as it was.
 
-    __slots__ = ("before", "call", "end", "key", "number", "puts", "since")
+    Hazard: a watch that begins in the past is told of it, and of all that happens until then, only
+    when etcd looks after such watches: every 100 ms. A `prompt` one begins at the present; if the
+    store has gone on since `since`, `behind` is set and it is called: look for yourself, once."""
+
+    __slots__ = (
+        "before", "begun", "behind", "call", "end", "key", "number", "prompt", "puts", "since",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,8 +62,12 @@ class Watch:
         end: bytes = b"",
         puts: bool = False,
         before: bool = False,
+        prompt: bool = False,
     ) -> None:
         self.number = 0  # on the stream
+        self.begun = False
+        self.behind = False
+        self.prompt = prompt
         self.key = key
         self.end = end
         self.since = since
@@ -66,9 +76,8 @@ class Watch:
         self.before = before
 
     def request(self) -> bytes:
-        return wire.watch_create(
-            self.number, self.key, self.end, self.since, self.puts, self.before
-        )
+        since = 0 if self.prompt and not self.begun else self.since
+        return wire.watch_create(self.number, self.key, self.end, since, self.puts, self.before)
 
 
 class Hub:
@@ -224,6 +233,12 @@ class Hub:
         elif watch is not None and answer.reached:
             watch.since = answer.reached + 1
             watch.call(answer.gone)
+        elif watch is not None and watch.prompt and answer.created and not watch.begun:
+            watch.begun = True
+            if answer.created >= watch.since:
+                watch.since = answer.created + 1
+                watch.behind = True
+                watch.call(None)
 
 
 async def _farewell() -> None:

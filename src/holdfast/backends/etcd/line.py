@@ -88,45 +88,40 @@ def look(entry: Entry) -> bytes:
 
 
 def _before(entry: Entry, revision: int) -> list[bytes]:
-    """Reads what is created before `revision`; 0: everything."""
+    """Reads what is created before `revision`; 0: everything, and whom to name."""
     line, claim = entry.line, entry.claim
     end = after(line)
-    first = wire.op_get(wire.get(line, end, limit=1, order=ASCENDING, created_before=revision))
-    if claim.mode is Mode.EXCLUSIVE:
-        # Two, because without a revision the last one is our own.
-        last = wire.get(
-            line, end, limit=2, order=DESCENDING, keys_only=True, created_before=revision
-        )
-        return [first, wire.op_get(last)]
     if claim.mode is Mode.SHARED:
         return [
             wire.op_get(wire.get(*gap, limit=1, order=DESCENDING, created_before=revision))
             for gap in shared_gap(line)
         ]
-    many = wire.get(
-        line,
-        end,
-        limit=claim.limit + FURTHER,
-        order=ASCENDING,
-        keys_only=True,
-        created_before=revision,
+    if claim.mode is Mode.EXCLUSIVE:
+        limit, order = 1 if revision else 2, DESCENDING  # without a revision the last is our own
+    else:
+        limit, order = claim.limit + FURTHER, ASCENDING
+    near = wire.op_get(
+        wire.get(line, end, limit=limit, order=order, keys_only=True, created_before=revision)
     )
-    return [first, wire.op_get(many)]
+    if revision:
+        return [near]
+    return [near, wire.op_get(wire.get(line, end, limit=1, order=ASCENDING))]
 
 
 def ahead(entry: Entry, answer: TxnAnswer, start: int) -> Ahead:
     """What the reads of `_before` say; they begin at `start` of the answer's operations."""
-    one, two = answer.ranged(start), answer.ranged(start + 1)
     mode, revision = entry.claim.mode, answer.revision
-    if mode is Mode.EXCLUSIVE:
-        first, others = _others(one, entry), _others(two, entry)
-        blocker = Blocker(revision, others[0].key) if others else None
-        return Ahead(blocker, first[0] if first else None)
     if mode is Mode.SHARED:
+        one, two = answer.ranged(start), answer.ranged(start + 1)
         last = max((*one.kvs, *two.kvs), key=lambda kv: kv.created, default=None)
         return Ahead(Blocker(revision, last.key) if last else None, last)
-    first, others = _others(one, entry), _others(two, entry)
-    return Ahead(_room(entry, others, revision), first[0] if first else None)
+    others = _others(answer.ranged(start), entry)
+    told = len(answer.answers) > start + 1
+    named = _others(answer.ranged(start + 1), entry) if told else []
+    first = named[0] if named else None
+    if mode is Mode.PERMITS:
+        return Ahead(_room(entry, others, revision), first)
+    return Ahead(Blocker(revision, others[0].key) if others else None, first)
 
 
 def _others(ranged: Ranged, entry: Entry) -> list[KeyValue]:

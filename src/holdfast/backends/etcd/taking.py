@@ -183,64 +183,83 @@ class Taking:
         session = entry.session
         vain = 0  # looks that found what was known
         while session is not None and not entry.gone and self._book.sessions.alive(session):
-            blocker = entry.blocker
-            if blocker is not None and not await self._blocked(entry, session, blocker, deadline):
-                return None
-            sent = port.now()
-            limit = min(deadline, sent + LOOK)
-            if sent >= deadline or not self._book.sessions.alive(session):
-                return None
-            looked = await self._book.look(entry, limit)
-            if _withdrawn(entry):
-                return None
-            if isinstance(looked, Failure):
-                self._hub.suspect()
-                return None  # the next attempt finds out
-            if looked is None:  # our key was deleted: the next attempt stands in line anew
-                entry.revision = 0
-                return None
-            if looked.blocker is None:
-                if claim.fixed and not await self._book.sessions.beat(session, limit):
-                    return None
-                return self._book.grant(entry, session, sent)
-            vain = vain + 1 if blocker is not None and looked.blocker.same(blocker) else 0
+            blocker, entry.blocker = entry.blocker, None  # who comes back without it looks
+            if blocker is None:
+                looked = await self._look(entry, session, deadline)
+            else:
+                looked = await self._blocked(entry, session, blocker, deadline)
+            if looked is None or isinstance(looked, Grant):
+                return looked
+            vain = vain + 1 if blocker is not None and looked.same(blocker) else 0
             if vain:  # nobody can watch for us, as it seems: do not ask all the time
                 await port.sleep(pause(vain, port.random(), deadline - port.now()))
-            entry.blocker = looked.blocker
+            entry.blocker = looked
         return None
+
+    async def _look(
+        self, entry: Entry, session: Session, deadline: float
+    ) -> Grant | Blocker | None:
+        """Whether it holds, or what is in the way; None: the next attempt must find out."""
+        sent = self._port.now()
+        limit = min(deadline, sent + LOOK)
+        if entry.gone or sent >= deadline or not self._book.sessions.alive(session):
+            return None
+        looked = await self._book.look(entry, limit)
+        if _withdrawn(entry):
+            return None
+        if isinstance(looked, Failure):
+            self._hub.suspect()
+            return None
+        if looked is None:  # our key was deleted: the next attempt stands in line anew
+            entry.revision = 0
+            return None
+        if looked.blocker is not None:
+            return looked.blocker
+        if entry.claim.fixed and not await self._book.sessions.beat(session, limit):
+            return None
+        return self._book.grant(entry, session, sent)
 
     async def _blocked(
         self, entry: Entry, session: Session, blocker: Blocker, deadline: float
-    ) -> bool:
-        """Until what is in the way has gone (True), or the next attempt must find out."""
-        port = self._port
-        entry.blocker = None  # whoever comes back without having waited looks
+    ) -> Grant | Blocker | None:
+        """Until what is in the way has gone, or may have; what is found then."""
         entry.event.clear()
         if entry.gone or session.dead:  # said before we cleared it
-            return False
+            return None
         watch = _watch(entry, blocker)
         try:
             self._hub.add(watch)
-            while not await entry.event.wait(min(deadline, session.beat_at)):
-                now = port.now()
-                if now >= deadline:
-                    return False
-                if now >= session.beat_at:
-                    kept = await self._book.sessions.beat(
-                        session, min(deadline, now + session.ttl / 3)
-                    )
-                    if not kept:
-                        self._hub.suspect()
-                        return False
+            while await self._called(entry, session, deadline):
+                behind, watch.behind = watch.behind, False
+                entry.event.clear()  # what is said from now on is worth another look
+                if behind and await self._book.is_before(entry, blocker, deadline):
+                    continue
+                looked = await self._look(entry, session, deadline)
+                if not (behind and isinstance(looked, Blocker) and looked.same(blocker)):
+                    return looked
         finally:
             self._hub.remove(watch)
+        return None
+
+    async def _called(self, entry: Entry, session: Session, deadline: float) -> bool:
+        """Until it is worth a look (True), or the next attempt must find out."""
+        port = self._port
+        while not await entry.event.wait(min(deadline, session.beat_at)):
+            now = port.now()
+            if now >= deadline:
+                return False
+            if now >= session.beat_at:
+                kept = await self._book.sessions.beat(session, min(deadline, now + session.ttl / 3))
+                if not kept:
+                    self._hub.suspect()
+                    return False
         return not entry.gone
 
 
 def _watch(entry: Entry, blocker: Blocker) -> Watch:
     since, event = blocker.revision + 1, entry.event
     if blocker.key:
-        return Watch(blocker.key, since, lambda _: event.set())
+        return Watch(blocker.key, since, lambda _: event.set(), prompt=True)
     missing, mine, name = blocker.missing, entry.revision, entry.line
 
     def count(gone: list[KeyValue] | None) -> None:
@@ -251,7 +270,7 @@ def _watch(entry: Entry, blocker: Blocker) -> Watch:
         if gone is None or missing <= 0:
             event.set()
 
-    return Watch(name, since, count, end=wire.after(name), before=True)
+    return Watch(name, since, count, end=wire.after(name), before=True, prompt=True)
 
 
 def _withdrawn(entry: Entry) -> bool:

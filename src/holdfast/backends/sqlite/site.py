@@ -52,6 +52,9 @@ VERIFY = 0.1
 COURTESY = 0.05
 """So many seconds every request is given to have its turn."""
 
+INSIDE_FOR = 0.1
+"""Seconds after which whoever is in the gate is not waited for, but tried past."""
+
 MOVES = 20
 """So often in one request the files may turn out to be others."""
 
@@ -174,16 +177,18 @@ class Site:
         # However short the caller's patience: to be busy for a moment is not to be unavailable.
         deadline = max(deadline, clock.now() + COURTESY)
         failures = moves = 0
+        through = True
         while True:
             with self.mutex:
                 presence = self._presence or self._enter()
-                answer = self._apply_in_gate(presence, request)
+                answer = self._apply_in_gate(presence, request, through)
                 if not isinstance(answer, _Busy):
                     return answer
             left = deadline - clock.now()
             if answer.gate:
-                if left <= 0 or not presence.gate_free(left):
+                if left <= 0:
                     raise stuck(self.path, presence.gate_holder())
+                through = presence.gate_free(min(left, INSIDE_FOR))
             elif answer.error is None:
                 moves += 1
                 if moves > MOVES:
@@ -197,11 +202,19 @@ class Site:
                 failures += 1
                 time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
 
-    def _apply_in_gate(self, presence: Presence, request: Callable[[], T]) -> T | _Busy:
+    def _apply_in_gate(
+        self, presence: Presence, request: Callable[[], T], through: bool
+    ) -> T | _Busy:
+        """Not `through`: somebody has been in the gate for long, and was perhaps stopped just after
+        its transaction. The gate is an order and SQLite's locks are the law, so try past it."""
         try:
-            if not presence.try_gate():
+            inside = presence.try_gate()
+            if not inside and through:
                 return _Busy(gate=True)
-            return self._apply(lambda: self._opened(request))
+            answer = self._apply(lambda: self._opened(request))
+            if isinstance(answer, _Busy) and not inside:
+                return _Busy(gate=True)
+            return answer
         finally:
             presence.leave_gate()
 

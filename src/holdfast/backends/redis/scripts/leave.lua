@@ -24,17 +24,17 @@ local now = clock[1] * 1000000 + clock[2]
 local owner, span, memory = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load(value)
 if span > 0 then bury(owner, span, now) end
-local expiry
+local held = false
 if mode == 'x' and owner_x == owner then
-  expiry = expiry_x
+  held = true
   nobody_holds()
-elseif mode == 's' or mode == 'p' then
-  expiry = redis.call('ZSCORE', holders, owner)
-  if expiry then stops_sharing(owner) end
+elseif (mode == 's' or mode == 'p') and redis.call('ZSCORE', holders, owner) then
+  held = true
+  stops_sharing(owner)
 end
-if not expiry and redis.call('ZREM', queue, owner) == 1 then
+if not held and redis.call('ZREM', queue, owner) == 1 then
   redis.call('HDEL', entries, owner)
 end
 advance(now)
 if value or grave > 0 then save(now, memory) end
-return expiry and 1 or 0
+return held and 1 or 0

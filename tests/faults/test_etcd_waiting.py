@@ -1,0 +1,146 @@
+"""etcd: who waits, what it watches, and how many connections a crowd of threads may open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.etcd import EtcdBackend, answers, blocking
+from holdfast.backends.url import parse
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.testing import FaultProxy
+from holdfast.types import Busy, Claim, Grant
+from tests.faults.etcd import until
+from tests.servers import EtcdServer
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EtcdServer]:
+    with EtcdServer() as server:
+        yield server
+
+
+class Client:
+    """A backend that is asked by hand; its looks at the line are counted, and its glances at who is
+    just before it."""
+
+    def __init__(self, server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.port = ThreadPort()
+        self.backend = EtcdBackend.from_url(parse(server.url))
+        self.backend.open(self.port, None)  # type: ignore[arg-type]
+        self.looks = self.glances = 0
+        book = self.backend._book
+        look, is_before = book.look, book.is_before
+
+        async def looked(*args: Any) -> Any:
+            self.looks += 1
+            return await look(*args)
+
+        async def glanced(*args: Any) -> bool:
+            before = await is_before(*args)
+            self.glances += 1
+            return before
+
+        monkeypatch.setattr(book, "look", looked)
+        monkeypatch.setattr(book, "is_before", glanced)
+
+    def attempt(self, claim: Claim) -> Any:
+        return drive(self.backend.attempt(claim, True, self.port.now() + 10))
+
+    def release(self, grant: Grant) -> None:
+        drive(self.backend.release(grant, False, self.port.now() + 10))
+
+    def wait(self, claim: Claim, busy: Busy) -> Grant | None:
+        return drive(self.backend.wait(claim, busy, self.port.now() + 10))
+
+
+@pytest.fixture
+def client(server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    client = Client(server, monkeypatch)
+    yield client
+    drive(client.backend.close())
+
+
+@pytest.mark.req("R9", "law 6")
+def test_a_release_just_before_the_watch_begins_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd tells what happened before a watch began only every 100 ms. Here it never does."""
+    read = answers.WatchAnswer.read
+
+    def without_events(data: bytes) -> Any:
+        answer = read(data)
+        answer.reached, answer.gone = 0, []
+        return answer
+
+    monkeypatch.setattr(answers.WatchAnswer, "read", without_events)
+    one, two = Claim("early", "1" * 32, ttl=60), Claim("early", "2" * 32, ttl=60)
+    held = client.attempt(one)
+    busy = client.attempt(two)
+    assert isinstance(held, Grant)
+    assert isinstance(busy, Busy)
+    client.release(held)
+    grant = client.wait(two, busy)
+    assert grant is not None
+    client.release(grant)
+    assert client.looks == 1
+
+
+@pytest.mark.req("R9", "law 6")
+def test_a_busy_store_is_not_a_reason_to_look_again_and_again(
+    server: EtcdServer, client: Client
+) -> None:
+    """It has gone on when the watch begins, and it was for nothing: one glance, and the watch is
+    good from then on."""
+    one, two = Claim("late", "1" * 32, ttl=60), Claim("late", "2" * 32, ttl=60)
+    held = client.attempt(one)
+    busy = client.attempt(two)
+    server.api("/v3/kv/put", {"key": "eA==", "value": "eA=="})
+    grants: list[Grant | None] = []
+    thread = threading.Thread(target=lambda: grants.append(client.wait(two, busy)))
+    thread.start()
+    until(lambda: client.glances, "it looks because the store has gone on")
+    client.release(held)
+    thread.join()
+    (grant,) = grants
+    assert grant is not None
+    client.release(grant)
+    assert (client.glances, client.looks) == (1, 1)
+
+
+@pytest.mark.req("R9")
+def test_a_crowd_of_threads_takes_turns_on_a_few_connections(server: EtcdServer) -> None:
+    with (
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}") as locks,
+    ):
+
+        def work(number: int) -> None:
+            with locks.lock(f"crowd{number}"):
+                pass
+
+        work(0)
+        proxy.hold("to_client")  # nobody is answered before all connections are used
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(100)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(proxy.connections) >= blocking.MOST, "all connections are used")
+        proxy.release_held()
+        for thread in threads:
+            thread.join()
+        assert len(proxy.connections) <= blocking.MOST + 2  # keep-alives, watches
+
+
+@pytest.mark.req("R9", "KeyboardInterrupt at any line")
+def test_a_turn_that_is_dropped_is_the_next_ones() -> None:
+    pool = blocking._Pool()
+    turns = [pool.turns.get() for _ in range(blocking.MOST)]
+    assert pool.turns.empty()
+    turns.clear()
+    assert pool.turns.qsize() == blocking.MOST
