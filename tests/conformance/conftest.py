@@ -1,5 +1,5 @@
-"""The database servers of the conformance suites, which pause and restart them: those that all tests
-of a worker share, one test after another. After each test they answer again."""
+"""The database servers of the conformance suites, which pause and restart them: those that all
+tests of a worker share, one test after another. After each test they answer again."""
 
 from __future__ import annotations
 
