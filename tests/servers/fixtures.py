@@ -2,7 +2,8 @@
 
 Contract: a shared server answers, and a test leaves it as it found it: no kill, no pause or restart
 that outlives the test, keys of its own. A test that breaks servers makes its own: `with
-RedisServer() as server`. A server that cannot be installed or started fails the test, it never skips it.
+RedisServer() as server`. A server that cannot be installed or started fails the test, it never
+skips it.
 
 Load with `pytest_plugins = ["tests.servers.fixtures"]` in the top conftest.
 """
