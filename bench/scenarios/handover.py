@@ -140,11 +140,11 @@ def compete(
 ) -> Figures:
     """One contest of this crew; `seconds` of it count, when all have come in line."""
     start = time.monotonic_ns() + int((0.03 + waiters * 0.0002) * 1e9)
-    server = crew.entrant.server
-    served = server is not None and server.books is not None
-    since = start + SETTLE + (server is not None) * waiters * ARRIVAL
+    served = crew.entrant.server is not None
+    since = start + SETTLE + served * waiters * ARRIVAL
     stop = since + int(seconds * 1e9)
     parts = crew.shared_out(waiters)
+    metered = crew.entrant.server is not None and crew.entrant.server.books is not None
     common = {
         "name": f"one-of-{waiters}",
         "start": start,
@@ -156,7 +156,7 @@ def compete(
         "memory": memory,
     }
     orders = [
-        {"kind": kind, "order": {**common, "waiters": part, "metered": served and number == 0}}
+        {"kind": kind, "order": {**common, "waiters": part, "metered": metered and number == 0}}
         for number, part in enumerate(parts)
     ]
     answers = crew.ask_each("contend", orders, limit=seconds + 100)
@@ -165,7 +165,7 @@ def compete(
     figures = contest(turns, waiters, answers[0].get("since", since), answers[0].get("stop", stop))
     cpu = sum(answer["cpu"] for answer in answers)
     figures["CPU us per change"] = cpu * figures["us per change"] / seconds
-    if served:
+    if metered:
         figures |= asked(turns, *(Reading(*said) for said in answers[0]["readings"]))
     elif answers[0]["calls"] is not None:
         calls = sum(answer["calls"] for answer in answers)

@@ -1,9 +1,7 @@
-"""Database servers that the conformance suites of all strategies share, and may pause and restart:
-nobody else uses them."""
+"""The database servers of the conformance suites, which pause and restart them: those that all
+tests of a worker share, one test after another. After each test they answer again."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,12 +9,10 @@ from tests.servers import MariaDBServer, PostgresServer
 
 
 @pytest.fixture(scope="session")
-def own_mariadb() -> Iterator[MariaDBServer]:
-    with MariaDBServer() as server:
-        yield server
+def own_mariadb(mariadb_server: MariaDBServer) -> MariaDBServer:
+    return mariadb_server
 
 
 @pytest.fixture(scope="session")
-def own_postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
+def own_postgres(postgres_server: PostgresServer) -> PostgresServer:
+    return postgres_server

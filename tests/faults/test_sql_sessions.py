@@ -334,3 +334,23 @@ def test_a_session_is_cut_while_somebody_waits_for_it(server: SqlServer, monkeyp
         ground.run(session.run(text, (3.0,), soon()))
     assert now() - began < 1
     timer.join()
+
+
+@pytest.mark.req("law 4")
+def test_an_answer_that_stops_in_its_middle_is_given_up(
+    mariadb_server: MariaDBServer, monkeypatch: Any
+) -> None:
+    """PyMySQL reads a packet to its end: a second late at most, the kernel ends that."""
+    ground = Ground("sync", driver(mariadb_server.url, monkeypatch))
+    session: Any = ground.run(ground.session())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        os.dup2(theirs.fileno(), session.fileno())  # from here on we are the server
+        session._limited = 0
+        ours.sendall(b"\x07\0")
+        began = now()
+        with pytest.raises(Gone) as caught:
+            ground.run(session.run("SELECT 1", (), began + 0.5))
+        assert caught.value.sent
+        assert 0.5 < now() - began < 4
+        assert not session.usable

@@ -1,8 +1,9 @@
 """Pytest fixtures: one shared server of each kind a session, started when a test first asks for it.
 
-Contract: a shared server answers, and a test leaves it as it found it: no kill, no pause that
-outlives the test, keys of its own. A test that breaks servers makes its own: `with RedisServer()
-as server`. A server that cannot be installed or started fails the test, it never skips it.
+Contract: a shared server answers, and a test leaves it as it found it: no kill, no pause or restart
+that outlives the test, keys of its own. A test that breaks servers makes its own: `with
+RedisServer() as server`. A server that cannot be installed or started fails the test, it never
+skips it.
 
 Load with `pytest_plugins = ["tests.servers.fixtures"]` in the top conftest.
 """

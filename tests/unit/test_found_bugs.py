@@ -638,6 +638,24 @@ def test_a_renewal_that_cannot_be_asked_for_in_time_says_that_the_lease_is_lost(
     assert not lease.held
 
 
+@pytest.mark.req("R20", "R21")
+def test_a_renewal_without_an_answer_is_none_the_less_one_if_the_keeper_has_made_it(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connection was quicker: what was asked for has happened."""
+    lease = locks.lock("x", ttl=5, renew=False).acquire()
+    assert lease
+    (hold,) = locks._current.keeper._holds.values()
+
+    async def lost(grants: object, deadline: float) -> Any:
+        hold.renewed(now(), now() + 5, 0.0)
+        return [Unknown("no answer")]
+
+    monkeypatch.setattr(locks._current.backend, "renew", lost)
+    lease.renew()
+    assert lease.held
+
+
 @pytest.mark.req("fork after acquire", "law 8")
 def test_nothing_is_imported_when_a_host_is_looked_up() -> None:
     """A fork in the middle of an import leaves the child with one that nobody ends."""

@@ -75,8 +75,8 @@ class Engine:
         self.check_deadline(hold)
         if hold.end:
             raise self.over(hold)
-        sent = self.port.now()
-        limit = min(sent + self.request_timeout, hold.until)
+        sent, before = self.port.now(), hold.until
+        limit = min(sent + self.request_timeout, before)
         result: Renewed | Lost | Unknown
         try:
             (result,) = await self.backend.renew([hold.grant], limit)
@@ -95,6 +95,8 @@ class Engine:
                 self.check_deadline(hold)
                 if hold.end:
                     raise self.over(hold)
+                if hold.until > before:  # the keeper has extended it meanwhile
+                    return
                 raise Unavailable(
                     f"renewing {hold.claim.name!r} got no answer ({reason}); the lease is still "
                     f"trusted for {hold.until - self.port.now():.1f} s"

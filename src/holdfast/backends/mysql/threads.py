@@ -3,7 +3,8 @@
 Contract: `sql/session.py`; nothing here suspends. Hazard: PyMySQL's time limits are those of one
 read; at the login they are what is left of the caller's deadline at each packet. Later nothing is
 read before something has arrived, and an answer that stops in its middle is given up by the kernel:
-Python's own limits would cost a system call for each packet.
+Python's own limits would cost a system call for each packet. (With TLS they are used: OpenSSL would
+try again and again.)
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class _Connection(Connection):
 
     deadline = 0.0
     logged_in = False
+    limit: float | None = None  # for each read, later
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """Said at the login already; all else we say is ASCII. Saves a trip."""
 
     @property
     def _left(self) -> float | None:
-        return None if self.logged_in else max(self.deadline - now(), LEAST)
+        return self.limit if self.logged_in else max(self.deadline - now(), LEAST)
 
     @_left.setter
     def _left(self, _: Any) -> None:
@@ -61,6 +63,7 @@ class ThreadSession(Session):
     def __init__(self, connection: Any) -> None:
         super().__init__()
         self._connection = connection
+        self._tls = isinstance(connection._sock, ssl.SSLSocket)
         self._limited = 0  # seconds
         self._first = True
         self._poll = select.poll()
@@ -85,7 +88,6 @@ class ThreadSession(Session):
         session = cls(connection)
         try:
             check_flags(connection)
-            connection._read_timeout = connection._write_timeout = None
             session._limit(deadline)
             connection._execute_command(COM_SET_OPTION, MULTI_STATEMENTS_ON)
             connection._read_packet()
@@ -122,11 +124,18 @@ class ThreadSession(Session):
         """In whole seconds, so that it hardly ever changes: an answer that has begun to arrive and
         then stops is given up a second late at most."""
         limit = max(1, min(math.ceil(deadline - now()), 3600))
-        if limit != self._limited:
-            self._limited = limit
+        if limit == self._limited:
+            return
+        self._limited = limit
+        connection = self._connection
+        if isinstance(connection, _Connection):
+            connection.limit = float(limit) if self._tls else None
+        else:
+            connection._read_timeout = connection._write_timeout = limit if self._tls else None
+        if not self._tls:
             packed = struct.pack("ll", limit, 0)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                self._connection._sock.setsockopt(socket.SOL_SOCKET, option, packed)
+                connection._sock.setsockopt(socket.SOL_SOCKET, option, packed)
 
     def _arrived(self, deadline: float) -> bool:
         if not self._first and self._buffered():  # it came together with the one before
