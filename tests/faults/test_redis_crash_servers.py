@@ -43,7 +43,7 @@ def die(url: str, watch: Watch, count: int, grace: float) -> None:
             assert lease
             lease.release()
         assert grace < now() - killed < grace + MARGIN
-        assert len(watch.events("freed")) == before + count
+        watch.wait("freed", before + count)
 
 
 def test_over_tls_and_with_the_other_protocol(tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_a_failover_longer_than_the_grace_is_never_two_holders(
             assert told[0] - failed < 2 * grace
             assert not mine.held
             lease.release()
-        until(lambda: len(watch.events("leading")) > 1, "it leads again", 20)
+        # Its own lock may have survived the failover.
+        until(lambda: len(watch.events("leading")) > 1 or watch.events("anew"), "noticed", 20)
         die(url, watch, 3, grace)
 
 
@@ -215,7 +216,7 @@ def test_a_locks_slot_moves_while_its_holder_is_dead(cluster: RedisCluster, tmp_
         lease = locks.lock("x", ttl=LONG).acquire(timeout=20)
         assert lease
         lease.release()
-        assert len(watch.events("freed")) == 1
+        watch.wait("freed")
 
 
 def test_the_master_of_a_link_dies(tmp_path: Path) -> None:
