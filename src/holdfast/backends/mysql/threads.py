@@ -64,6 +64,7 @@ class ThreadSession(Session):
         super().__init__()
         self._connection = connection
         self._tls = isinstance(connection._sock, ssl.SSLSocket)
+        self._own = isinstance(connection, _Connection)
         self._limited = 0  # seconds
         self._first = True
         self._poll = select.poll()
@@ -128,10 +129,11 @@ class ThreadSession(Session):
             return
         self._limited = limit
         connection = self._connection
-        if isinstance(connection, _Connection):
-            connection.limit = float(limit) if self._tls else None
+        seconds = float(limit) if self._tls else None
+        if self._own:
+            connection.limit = seconds
         else:
-            connection._read_timeout = connection._write_timeout = limit if self._tls else None
+            connection._read_timeout = connection._write_timeout = seconds
         if not self._tls:
             packed = struct.pack("ll", limit, 0)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
