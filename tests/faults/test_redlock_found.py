@@ -17,6 +17,7 @@ import holdfast
 from holdfast import Misconfigured, Unavailable, aio
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.wire import NotSent, pack
+from holdfast.backends.redlock import backend as backends
 from holdfast.backends.redlock import crew as crews
 from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.redlock.ballot import Everybody
@@ -33,6 +34,8 @@ from tests.servers import RedisMasters
 pytestmark = pytest.mark.servers
 
 OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 0.3}
+WAIT = {"node_timeout": 2}
+SLOW = {**OPTIONS, "node_timeout": 5}
 PORTS = pytest.mark.parametrize("port", ["sync", "aio"])
 
 
@@ -245,6 +248,64 @@ def test_many_renewals_in_one_letter_have_more_time(
     assert limits == pytest.approx([100.0505, 100.55])
 
 
+@pytest.mark.req("R20", "law 6", "R34")
+def test_a_node_is_told_again_of_many_leases_in_one_letter(
+    masters: RedisMasters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a letter for each of them."""
+    node = masters.nodes[2]
+    with holdfast.connect(url_of(masters, real=3, node_timeout=5)) as locks:
+        backend = backend_of(locks)
+        leases = [locks.lock(f"x{n}", ttl=60).acquire() for n in range(20)]
+        node.call("FLUSHALL")
+        ask, asked = backend._council.ask, 0
+
+        async def counted(*args: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await ask(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(backend._council, "ask", counted)
+            renewing = backend.renew([lease._hold.grant for lease in leases if lease], now() + 9)
+            with pytest.raises(StopIteration):
+                renewing.send(None)
+        assert asked <= 4  # the renewals; and each node, of whatever it has not
+        keys = [backend._writer.keys.lock(f"x{n}") for n in range(20)]
+        until(lambda: node.call("EXISTS", *keys) == 20, "all of them")
+        for lease in leases:
+            assert lease
+            assert lease.release() is True
+        until(lambda: node.call("EXISTS", *keys) == 0, "none of them")
+
+
+@pytest.mark.req("R20", "R34")
+def test_a_renewal_does_not_wait_for_a_connection_of_its_own() -> None:
+    """By a task: to make one took longer than a node may take to answer."""
+    with ExitStack() as stack:
+        masters = stack.enter_context(RedisMasters(count=3))
+        with holdfast.connect(fresh(masters.url, **OPTIONS)) as others, others.lock("x") as held:
+            held.renew()  # so that the nodes know the script
+        proxies = [
+            stack.enter_context(FaultProxy(("127.0.0.1", node.port), framing="resp"))
+            for node in masters.nodes
+        ]
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+
+        async def main() -> None:
+            async with aio.connect(fresh(f"redlock://{hosts}", **OPTIONS | WAIT)) as locks:
+                lease = await locks.lock("x", ttl=60).acquire()
+                assert lease
+                for proxy in proxies:
+                    proxy.delay(1.2, "to_client")
+                await lease.renew()
+                for proxy in proxies:
+                    proxy.heal()
+                await lease.release()
+
+        asyncio.run(main())
+
+
 def test_what_is_owed_is_forgotten_only_when_it_is_noted_elsewhere() -> None:
     """It was taken out first: an interrupt just then lost it, another thread's debt broke it."""
     member = Member(("127.0.0.1", 1), Login("", "", 0), 0.0)
@@ -354,15 +415,18 @@ def test_validity_counts_from_before_the_first_byte(masters: RedisMasters) -> No
 
 
 @pytest.mark.req("R7", "R34")
-def test_busy_is_not_unavailable_however_short_the_wait(masters: RedisMasters) -> None:
+def test_busy_is_not_unavailable_however_short_the_wait(
+    masters: RedisMasters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nodes that answer in ten milliseconds were given up by who had two."""
+    monkeypatch.setattr(backends, "COURTESY", 5.0)  # more than any machine needs
     with ExitStack() as stack:
         proxies = [
             stack.enter_context(FaultProxy(("127.0.0.1", node.port), framing="resp"))
             for node in masters.nodes
         ]
         hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
-        locks = stack.enter_context(holdfast.connect(fresh(f"redlock://{hosts}", **OPTIONS)))
+        locks = stack.enter_context(holdfast.connect(fresh(f"redlock://{hosts}", **SLOW)))
         stack.enter_context(locks.lock("x", ttl=60, timeout=10))
         for proxy in proxies:
             proxy.delay(0.01, "to_client")
