@@ -8,7 +8,9 @@ import pytest
 
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError
 from holdfast.backends.redlock.ballot import Batch, Commit, Tally, Votes, quorum_of
+from holdfast.backends.redlock.nodes import Debt, Login, Member, places_to_ask
 from holdfast.errors import Misconfigured
+from holdfast.ports.clock import now
 
 YES, NO = [1, 0, 100], [0, 5000, b"mark", b"{}"]
 
@@ -104,3 +106,27 @@ def test_misconfigured_nodes_are_the_reason_only_if_no_quorum_is_left() -> None:
     error = votes(denied, wrong, denied, NotSent(""), NotSent("")).hopeless(names)
     assert error is not None
     assert "n0" in str(error)
+
+
+def test_what_is_owed_is_forgotten_only_when_it_is_noted_elsewhere() -> None:
+    """It was taken out first: an interrupt just then lost it, another thread's debt broke it."""
+    member = Member(("127.0.0.1", 1), Login("", "", 0), 0.0)
+    debts = [Debt(f"o{n}", now() + (60 if n else -1), b"", b"") for n in range(3)]
+    for debt in debts:
+        member.owe(debt)
+    assert member.due() == member.due() == debts[1:]
+    member.paid(debts[1:2])
+    assert member.due() == debts[2:]
+
+
+def test_quarantined_nodes_are_no_quorum_to_do_without_the_others() -> None:
+    """Two had failed a moment ago, one of the others was quarantined: nobody could win, and the two
+    were not asked."""
+    members = [Member(("127.0.0.1", port), Login("", "", 0), 30.0) for port in range(1, 6)]
+    for member in members:
+        member.met(f"run{member}", 100.0, False)
+    members[0].failed(NotSent("away"))
+    members[1].failed(NotSent("away"))
+    assert list(places_to_ask(members, 3)) == [2, 3, 4]
+    members[2].met("another", 0.0, False)
+    assert list(places_to_ask(members, 3)) == [0, 1, 2, 3, 4]

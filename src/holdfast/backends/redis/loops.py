@@ -40,7 +40,7 @@ from holdfast.backends.redis.wire import (
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
-__all__ = ["LoopTransport"]
+__all__ = ["CONNECT", "Link", "LoopTransport"]
 
 CONNECT = 5.0
 """Seconds in which a shared connection is made, or given up."""

@@ -314,12 +314,13 @@ class Backend:
         limit = min(deadline, sent + self._setting.patience * (1 + len(grants) / AT_ONCE))
         await self._council.ask(self._writer.renew(sheets, grants), ballot, limit, RENEWALS)
         results: list[Renewed | Lost | Unknown] = []
+        missing: dict[int, list[Sheet]] = {}  # by the nodes that have forgotten them
         for grant, sheet, tally, forgot in zip(
             grants, sheets, ballot.tallies, ballot.forgot, strict=True
         ):
             if tally.held:
-                if forgot:
-                    await self._install(sheet, forgot)
+                for place in forgot:
+                    missing.setdefault(place, []).append(sheet)
                 until = self._until(grant.claim, sent)
                 sheet.grant = Grant(grant.claim, until, grant.fence)
                 results.append(Renewed(until))
@@ -329,19 +330,21 @@ class Backend:
                 results.append(Lost(NOT_OURS))
             else:
                 results.append(Unknown(explain(ballot.failures, self._names)))
+        for place, forgotten in missing.items():
+            await self._install(place, forgotten)
         return results
 
-    async def _install(self, sheet: Sheet, places: Sequence[int]) -> None:
-        """These nodes have forgotten it, or never heard of it; a quorum has just confirmed it. Not
-        if it is being released: then a tombstone would be too late for them."""
+    async def _install(self, place: int, sheets: Sequence[Sheet]) -> None:
+        """This node has forgotten them, or never heard of them; a quorum has just confirmed them.
+        Not what is being released: then a tombstone would be too late for it."""
         with self._port.mutex():
-            if sheet.left or sheet.claim.owner not in self._sheets:
-                return
-            sheet.installing = True
-        ballot = Nobody(len(self._members))
-        await self._council.ask(
-            self._writer.install(sheet), ballot, self._port.now(), RENEWALS, places
-        )
+            known = self._sheets
+            sheets = [one for one in sheets if not one.left and one.claim.owner in known]
+            for sheet in sheets:
+                sheet.installing = True
+        if sheets:
+            letter, ballot = self._writer.install(sheets), Nobody(len(self._members))
+            await self._council.ask(letter, ballot, self._port.now(), RENEWALS, [place])
 
     # -- operators --------------------------------------------------------------------------------
 

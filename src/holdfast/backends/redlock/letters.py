@@ -79,14 +79,29 @@ class Sheet:
         self.receipts = [None] * len(self.receipts)
 
 
+class Receipts(Protocol):
+    """Where the receipts of a letter go, by the places of the nodes."""
+
+    def __setitem__(self, place: int, receipt: Receipt, /) -> None: ...
+
+
+class Shared:
+    """Of one letter about several claims."""
+
+    def __init__(self, sheets: Sequence[Sheet]) -> None:
+        self._sheets = sheets
+
+    def __setitem__(self, place: int, receipt: Receipt, /) -> None:
+        for sheet in self._sheets:
+            sheet.receipts[place] = receipt
+
+
 class Letter:
     """Scripts, run at each node."""
 
     __slots__ = ("count", "data", "heard", "parts", "receipts")
 
-    def __init__(
-        self, *parts: tuple[Script, bytes], receipts: list[Receipt | None] | None = None
-    ) -> None:
+    def __init__(self, *parts: tuple[Script, bytes], receipts: Receipts | None = None) -> None:
         self.parts = parts
         self.count = len(parts)
         script, rest = parts[0] if parts else (None, b"")
@@ -183,12 +198,14 @@ class Writer:
     def commit(self, sheet: Sheet, token: int) -> Letter:
         return Letter((COMMIT, self._commit(sheet, token)))
 
-    def install(self, sheet: Sheet) -> Letter:
-        """For nodes that have forgotten it, or never heard of it."""
-        parts = [(ATTEMPT, self._attempt(sheet))]
-        if sheet.grant is not None and sheet.grant.fence is not None:
-            parts.append((COMMIT, self._commit(sheet, sheet.grant.fence)))
-        return Letter(*parts, receipts=sheet.receipts).unheard()
+    def install(self, sheets: Sequence[Sheet]) -> Letter:
+        """For a node that has forgotten them, or never heard of them."""
+        parts: list[tuple[Script, bytes]] = []
+        for sheet in sheets:
+            parts.append((ATTEMPT, self._attempt(sheet)))
+            if sheet.grant is not None and sheet.grant.fence is not None:
+                parts.append((COMMIT, self._commit(sheet, sheet.grant.fence)))
+        return Letter(*parts, receipts=Shared(sheets)).unheard()
 
     def leave(self, sheet: Sheet, until: float, *, tombstone: bool, sent: bool = True) -> Farewell:
         """`sent`: only nodes that an attempt was sent to are owed it."""

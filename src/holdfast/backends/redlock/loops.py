@@ -8,10 +8,12 @@ to nobody; a farewell among them that fails is then owed to its node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from holdfast.backends.redis.loops import Link, LoopTransport
+from holdfast.backends.redis.loops import CONNECT, Link, LoopTransport
+from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError
 from holdfast.backends.redlock.ballot import Ballot
 from holdfast.backends.redlock.letters import Letter
@@ -112,19 +114,38 @@ class LoopCouncil:
         round_.open.update(places)
         connecting: dict[int, asyncio.Task[None]] = {}
         for place in places:
-            link: Link | None = self.members[place].links[lane]
-            if link is not None and link.usable:
+            link = self._link(place, lane)
+            if link is not None:
                 self._send(round_, place, link, letter.words(place, link))
             else:
-                connecting[place] = self._connect(round_, place, lane)
+                connecting[place] = self._connect(self._connected(round_, place, lane))
         await round_.wait()
         task = asyncio.current_task()
         if connecting and task is not None and task.cancelling():
             # The loop may be about to end, and nobody else would wait for these.
             await self._stop(connecting, lane)
 
-    def _connect(self, round_: Round, place: int, lane: int) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._connected(round_, place, lane))
+    def _link(self, place: int, lane: int) -> Link | None:
+        """A renewal takes the others' connection until it has its own: to make one takes several
+        times as long as a node may take to answer."""
+        links: list[Link | None] = self.members[place].links
+        link = links[lane]
+        if link is not None and link.usable:
+            return link
+        link = links[ORDINARY]
+        if link is None or not link.usable:
+            return None
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():  # else the loop may be about to end
+            self._connect(self._prepared(place, lane))
+        return link
+
+    async def _prepared(self, place: int, lane: int) -> None:
+        with contextlib.suppress(NotSent, NoAnswer, Misconfigured):
+            await self._transport.link_of(self.members[place], lane, now() + CONNECT)
+
+    def _connect(self, connecting: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(connecting)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return task
