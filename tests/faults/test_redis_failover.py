@@ -73,7 +73,9 @@ def test_a_failover_while_locks_are_held_and_waited_for(servers: RedisSentinel, 
             assert lease.release() is True
             granted = waiter.result()
             assert granted
-            assert waiter.at - begun < 3
+            assert (
+                waiter.at - begun < 12
+            )  # it looks by itself, if the old master's call is waited for
             assert lease.fence is not None
             assert granted.fence is not None
             assert granted.fence > lease.fence
