@@ -11,6 +11,8 @@ import pymysql
 import pytest
 
 import holdfast
+from holdfast.ports.clock import now
+from holdfast.ports.thread import drive
 from tests.faults.test_sql_bound import LONG, Acquiring, until, waits
 from tests.servers import MariaDBServer, PostgresServer
 from tests.servers.home import HOST
@@ -80,3 +82,27 @@ def test_who_has_the_lock_and_gets_no_token_does_not_keep_it(
             lease = client.lock("token").acquire(timeout=LONG)
             assert lease is not None, "nobody has it, and nobody can have it"
             lease.release()
+
+
+@pytest.mark.req("R40", "R42", "R8")
+@pytest.mark.parametrize("ending", ["release", "given up", "given up, unanswered"])
+def test_an_optimistic_holder_hands_over_to_who_stands_in_line(
+    server: SqlServer, ending: str
+) -> None:
+    """`row` and `optimistic` share their tables: a holder of one may have waiters of the other."""
+    with (
+        holdfast.connect(f"{server.url}?strategy=optimistic") as swaps,
+        holdfast.connect(server.url) as rows,
+    ):
+        name = f"mixed {ending}"
+        lease = swaps.lock(name, ttl=60).acquire()
+        assert lease is not None
+        waiter = Acquiring(rows.lock(name))
+        until(lambda: bool(rows.inspect(name)[0].waiters), "it never stood in line")
+        if ending == "release":
+            assert lease.release() is True
+        else:
+            (hold,) = swaps._current.keeper._holds.values()
+            withdraw = swaps._current.backend.withdraw
+            drive(withdraw(hold.claim, ending != "given up", now() + LONG))
+        assert waiter.result().release() is True

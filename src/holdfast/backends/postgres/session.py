@@ -49,6 +49,15 @@ FULL = {"53300", "57P03"}  # too many connections; starting up or shutting down
 ENDED = {"57P01", "57P02", "57P04", "57P05", "25P03", "08006", "08003"}
 """Ended by an operator, a crash, or a time limit for idle sessions and transactions."""
 
+PASSING = (
+    "too many", "remaining connection slots", "starting up", "shutting down", "recovery",
+    "not yet accepting", "terminating connection", "timeout",
+    # PgBouncer's: it is full, or its server is away.
+    "no more connections", "cannot connect to server", "login has been failing",
+    "query_wait_timeout", "server conn crashed",
+)  # fmt: skip
+"""What a server says at a login that may succeed later."""
+
 _Part: TypeAlias = tuple[str, bool]
 """A statement, or its preparation."""
 
@@ -323,8 +332,7 @@ def refused_login(message: str) -> Trouble:
     message = " ".join(message.split())
     if "FATAL:" not in message and "password" not in message:
         return Gone(message, sent=False)
-    full = ("too many", "remaining connection slots", "starting up", "shutting down", "recovery")
-    return (Full if any(sign in message for sign in full) else Refused)(message)
+    return (Full if any(sign in message for sign in PASSING) else Refused)(message)
 
 
 async def _ready(
