@@ -192,8 +192,7 @@ class PostgresSession(Session):
                 answer = pgconn.get_result()
                 if answer is None:  # the end of one part
                     if pgconn.status != pq.ConnStatus.OK:
-                        said = pgconn.get_error_message("utf-8")
-                        raise self._trouble or Gone(said, sent=True)
+                        raise self._broken(pgconn.get_error_message("utf-8"))
                     if self._alone:
                         return self._ended_with()
                     continue
@@ -213,7 +212,13 @@ class PostgresSession(Session):
                     if self._expected:
                         return self._last
         except psycopg.Error as error:
-            raise self._trouble or Gone(str(error).strip(), sent=True) from None
+            raise self._broken(str(error)) from None
+
+    def _broken(self, said: str) -> Gone:
+        """The connection has ended; whatever was refused before is no news any more."""
+        trouble = self._trouble
+        code = "" if trouble is None else trouble.code
+        return Gone(str(trouble or said.strip()), sent=True, code=code)
 
     def _ended_with(self) -> Result | None:
         if self._trouble is not None:
@@ -318,7 +323,9 @@ def _translated(answer: Any) -> Trouble:
     if not code:
         return Gone(answer.get_error_message("utf-8").strip() or "connection lost", sent=True)
     message = f"{message} ({code})"
-    if code in ENDED:
+    field = pq.DiagnosticField  # poolers have only the first of these, servers translate it
+    severities = {answer.error_field(f) for f in (field.SEVERITY, field.SEVERITY_NONLOCALIZED)}
+    if code in ENDED or severities & {b"FATAL", b"PANIC"}:
         return Gone(message, sent=True, code=code)
     kind = Refused
     for kinds, codes in ((Blocked, BLOCKED), (Conflict, CONFLICT), (Full, FULL)):

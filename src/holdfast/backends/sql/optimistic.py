@@ -6,10 +6,10 @@ random pause, then waits like everybody else: by looking again, ever more rarely
 holder's time is over. The body never runs before the version was compared: comparing at the end
 of somebody's own work is `locks.optimistic(name)`, and its `commit`.
 
-Law 3: giving up a claim changes the version of a name that nobody holds alone (who does has changed
-it), so a late UPDATE compares in vain; and leaves a row, so a late INSERT finds the name taken. Only
-an attempt that reads after that could still succeed, and it is one of this process, which remembers
-whom it has withdrawn.
+Law 3: giving up a claim changes the version of a name that nobody holds alone (whoever does has
+changed it), so a late UPDATE compares in vain; and leaves a row, so a late INSERT finds the name
+taken. Only an attempt that reads after that could still succeed, and it is one of this process,
+which remembers whom it has withdrawn.
 
 The tables are those of `row`, and the two exclude one another: who needs order uses that.
 """
