@@ -58,6 +58,9 @@ PASSING = (
 )  # fmt: skip
 """What a server says at a login that may succeed later."""
 
+DISTRUST = ("certificate", "does not support SSL", "private key", " alert ")
+"""What libpq says when TLS was not to be had, or one side did not trust the other."""
+
 _Part: TypeAlias = tuple[str, bool]
 """A statement, or its preparation."""
 
@@ -337,7 +340,7 @@ def _translated(answer: Any) -> Trouble:
 def refused_login(message: str) -> Trouble:
     """libpq has no code for a login that failed: only what the server said, in its language."""
     message = " ".join(message.split())
-    if "FATAL:" not in message and "password" not in message:
+    if not any(sign in message for sign in ("FATAL:", "password", *DISTRUST)):
         return Gone(message, sent=False)
     return (Full if any(sign in message for sign in PASSING) else Refused)(message)
 
