@@ -541,10 +541,10 @@ class Bells(Theme):
     @pytest.mark.req("R9")
     async def test_a_release_rings(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who is next waits for the bell of who is ahead, and hears it."""
-        heard: list[bool] = []
+        heard: list[bool | None] = []
         wait = bells.Bells.wait
 
-        async def listening(self: bells.Bells, owner: bytes, until: float) -> bool:
+        async def listening(self: bells.Bells, owner: bytes, until: float) -> bool | None:
             heard.append(await wait(self, owner, until))
             return heard[-1]
 

@@ -180,7 +180,7 @@ class AdvisorySpeech(MySQLSpeech):
 
     def holders(self, name: str) -> Statement:
         text = (
-            "SELECT ID, HOST, 1, 1, TIME_MS / 1000 FROM information_schema.PROCESSLIST"
+            "SELECT ID, HOST, 1, 1, TIME FROM information_schema.PROCESSLIST"
             " WHERE ID = IS_USED_LOCK(%s)"
         )
         return text, (self._key(name),)

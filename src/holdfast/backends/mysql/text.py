@@ -7,11 +7,12 @@ anything else of them (law 10).
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
 from pymysql import err
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, CR
 
 from holdfast.backends.sql.session import (
     Blocked,
@@ -66,6 +67,10 @@ def _text(text: str, values: Sequence[Value]) -> str:
 def translated(error: Exception) -> Trouble:
     """What a client's error means. It never holds more of a statement than the server quotes."""
     code: Any = error.args[0] if error.args else 0
+    if distrust := _distrust(error):
+        return Refused(f"TLS: {distrust}")
+    if code == CR.CR_SSL_CONNECTION_ERROR:
+        return Refused("the server does not offer TLS, which the URL asks for", str(code))
     if isinstance(error, err.InterfaceError) or (isinstance(code, int) and 2000 <= code < 3000):
         return Gone(_said(error), sent=code not in (2002, 2003, 2005), code=str(code))
     if not isinstance(error, err.MySQLError) or not isinstance(code, int):
@@ -77,6 +82,17 @@ def translated(error: Exception) -> Trouble:
         if code in codes:
             kind = kinds
     return kind(_said(error), str(code))
+
+
+def _distrust(error: BaseException | None) -> str:
+    """What one side's certificate lacks in the eyes of the other, if that is what it was."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"certificate verify failed: {error.verify_message}"
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            return f"the server refuses us: {error.reason.lower().replace('_', ' ')}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _said(error: Exception) -> str:

@@ -49,6 +49,18 @@ FULL = {"53300", "57P03"}  # too many connections; starting up or shutting down
 ENDED = {"57P01", "57P02", "57P04", "57P05", "25P03", "08006", "08003"}
 """Ended by an operator, a crash, or a time limit for idle sessions and transactions."""
 
+PASSING = (
+    "too many", "remaining connection slots", "starting up", "shutting down", "recovery",
+    "not yet accepting", "terminating connection", "timeout",
+    # PgBouncer's: it is full, or its server is away.
+    "no more connections", "cannot connect to server", "login has been failing",
+    "query_wait_timeout", "server conn crashed",
+)  # fmt: skip
+"""What a server says at a login that may succeed later."""
+
+DISTRUST = ("certificate", "does not support SSL", "private key", " alert ")
+"""What libpq says when TLS was not to be had, or one side did not trust the other."""
+
 _Part: TypeAlias = tuple[str, bool]
 """A statement, or its preparation."""
 
@@ -183,8 +195,7 @@ class PostgresSession(Session):
                 answer = pgconn.get_result()
                 if answer is None:  # the end of one part
                     if pgconn.status != pq.ConnStatus.OK:
-                        said = pgconn.get_error_message("utf-8")
-                        raise self._trouble or Gone(said, sent=True)
+                        raise self._broken(pgconn.get_error_message("utf-8"))
                     if self._alone:
                         return self._ended_with()
                     continue
@@ -204,7 +215,13 @@ class PostgresSession(Session):
                     if self._expected:
                         return self._last
         except psycopg.Error as error:
-            raise self._trouble or Gone(str(error).strip(), sent=True) from None
+            raise self._broken(str(error)) from None
+
+    def _broken(self, said: str) -> Gone:
+        """The connection has ended; whatever was refused before is no news any more."""
+        trouble = self._trouble
+        code = "" if trouble is None else trouble.code
+        return Gone(str(trouble or said.strip()), sent=True, code=code)
 
     def _ended_with(self) -> Result | None:
         if self._trouble is not None:
@@ -309,7 +326,9 @@ def _translated(answer: Any) -> Trouble:
     if not code:
         return Gone(answer.get_error_message("utf-8").strip() or "connection lost", sent=True)
     message = f"{message} ({code})"
-    if code in ENDED:
+    field = pq.DiagnosticField  # poolers have only the first of these, servers translate it
+    severities = {answer.error_field(f) for f in (field.SEVERITY, field.SEVERITY_NONLOCALIZED)}
+    if code in ENDED or severities & {b"FATAL", b"PANIC"}:
         return Gone(message, sent=True, code=code)
     kind = Refused
     for kinds, codes in ((Blocked, BLOCKED), (Conflict, CONFLICT), (Full, FULL)):
@@ -321,10 +340,9 @@ def _translated(answer: Any) -> Trouble:
 def refused_login(message: str) -> Trouble:
     """libpq has no code for a login that failed: only what the server said, in its language."""
     message = " ".join(message.split())
-    if "FATAL:" not in message and "password" not in message:
+    if not any(sign in message for sign in ("FATAL:", "password", *DISTRUST)):
         return Gone(message, sent=False)
-    full = ("too many", "remaining connection slots", "starting up", "shutting down", "recovery")
-    return (Full if any(sign in message for sign in full) else Refused)(message)
+    return (Full if any(sign in message for sign in PASSING) else Refused)(message)
 
 
 async def _ready(

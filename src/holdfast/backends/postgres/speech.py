@@ -8,7 +8,7 @@ another by accident if their hashes are the same: with n names in use at once, t
 Tokens come from one sequence. Whoever has connected lifts it to the clock's microseconds: a server
 that crashed, was restored or failed over may have forgotten the last numbers, and everybody
 connects anew after that (law 7). Under an advisory lock, for two who lift at once must not lower
-it; and with a millisecond's margin, for others take numbers meanwhile.
+it; and with a margin, for others take numbers meanwhile.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class PostgresSpeech:
         return [
             ("SELECT pg_advisory_xact_lock(%s::bigint)", (hashed(self._table, "\0fence"),)),
             (
-                f"SELECT setval('{sequence}', greatest(nextval('{sequence}'),"
-                f" {MICROSECONDS} + 1000))",
+                f"SELECT setval('{sequence}', greatest(nextval('{sequence}'), {MICROSECONDS})"
+                " + 1000)",
                 (),
             ),
         ]
@@ -176,12 +176,12 @@ class AdvisorySpeech(PostgresSpeech):
         key = hashed(self._table, name) % (1 << 64)
         text = (
             "SELECT pid, application_name, granted, mode = 'ExclusiveLock',"
-            " extract(epoch FROM clock_timestamp() - coalesce(waitstart, query_start))::float8"
+            " extract(epoch FROM clock_timestamp() - query_start)::float8"
             " FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " WHERE locktype = 'advisory' AND objsubid = 1"
             " AND classid = %s::oid AND objid = %s::oid"
             " AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname ="
-            " current_database()) ORDER BY granted DESC, waitstart"
+            " current_database()) ORDER BY granted DESC, query_start"
         )
         return text, (key >> 32, key & 0xFFFFFFFF)
 

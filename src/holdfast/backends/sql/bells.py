@@ -66,8 +66,8 @@ class Bells:
         except (Trouble, HoldfastError):
             pass
 
-    async def wait(self, owner: bytes, until: float) -> bool:
-        """Until the bell of this owner rings (True), or for a while."""
+    async def wait(self, owner: bytes, until: float) -> bool | None:
+        """Until the bell of this owner rings (True), or for a while; None: there are no bells."""
         name = _name(owner)
         try:
             session = await self._ropes.take(until)
@@ -83,9 +83,10 @@ class Bells:
                 ),
                 min(until, self._port.now() + SLICE + PATIENCE),
             )
-            return bool(got.rows[0][0])
-        except Trouble:
-            return False
+            rang = got.rows[0][0]
+            return None if rang is None else bool(rang)
+        except Trouble:  # the connection broke, or this server refuses named locks
+            return None
         finally:
             self._ropes.give(session)
 

@@ -103,7 +103,7 @@ class Bound(Ground):
         except Refused as error:
             if record.session is not None:
                 record.session.close()  # whatever state it is in
-            if error.code in self._speech.cancelled:
+            if isinstance(error, Blocked | Conflict) or error.code in self._speech.cancelled:
                 return Unknown(f"the request was interrupted: {error}")
             self._drop(record)
             raise Misconfigured(
@@ -162,6 +162,8 @@ class Bound(Ground):
             try:
                 results = await session.batch([*first, *speech.attempt(claim)], deadline)
             except (Blocked, Conflict):
+                if not speech.undo:  # what was refused came after the lock, which stays
+                    raise
                 results = None
             verdict = Verdict.BUSY if results is None else speech.taken(results[len(first) :])
             if isinstance(verdict, Taken):
@@ -252,7 +254,10 @@ class Bound(Ground):
                     return busy
                 record.results.append(result)
                 moment = max(moment, self._port.now() + GRACE)  # the rest is right behind it
-        except (Blocked, Conflict):
+        except (Blocked, Conflict) as error:
+            if self._may_hold(record):
+                session.close()
+                return Unknown(f"the lock did not get its token: {error}")
             return await self._again(record, busy)
         verdict = speech.taken(record.results)
         if isinstance(verdict, Taken):

@@ -99,6 +99,11 @@ class Ground:
     def _grant(self, record: Record) -> Grant:
         return Grant(record.claim, record.until, record.fence, token=record)
 
+    def _may_hold(self, record: Record) -> bool:
+        """Whether a wait that was refused has locked before: a session's lock outlives the
+        statement behind it that failed."""
+        return not self._speech.undo and len(record.results) > self._speech.early
+
     def _remember(self, name: str) -> None:
         self._warm[name] = self._port.now()
         self._warm.move_to_end(name)

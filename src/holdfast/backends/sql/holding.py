@@ -137,7 +137,7 @@ class Holding(Bound):
                         return None
                     record.results.append(result)
             except Refused as error:
-                if error.code not in speech.cancelled:
+                if error.code not in speech.cancelled or self._may_hold(record):
                     return None
                 if speech.undo:
                     await session.batch(speech.undo, deadline)

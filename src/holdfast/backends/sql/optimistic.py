@@ -6,9 +6,10 @@ random pause, then waits like everybody else: by looking again, ever more rarely
 holder's time is over. The body never runs before the version was compared: comparing at the end
 of somebody's own work is `locks.optimistic(name)`, and its `commit`.
 
-Law 3: giving up a claim changes the version, so a late UPDATE compares in vain; and leaves a row,
-so a late INSERT finds the name taken. Only an attempt that reads after that could still succeed,
-and it is one of this process, which remembers whom it has withdrawn.
+Law 3: giving up a claim changes the version of a name that nobody holds alone (whoever does has
+changed it), so a late UPDATE compares in vain; and leaves a row, so a late INSERT finds the name
+taken. Only an attempt that reads after that could still succeed, and it is one of this process,
+which remembers whom it has withdrawn.
 
 The tables are those of `row`, and the two exclude one another: who needs order uses that.
 """
@@ -21,7 +22,7 @@ from typing import Any
 from holdfast.backends.common import Tombstones, shown
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.overview import told
-from holdfast.backends.sql.rules import microseconds
+from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
 from holdfast.core.lease import valid_until
@@ -74,7 +75,7 @@ class OptimisticBackend(TableBackend):
         )
         self._leave = (
             f"UPDATE {locks} SET version = {raised}, owner = '', expires = 0"
-            f" WHERE name = %s AND line = 0 AND (owner = %s OR expires <= {now})"
+            f" WHERE name = %s AND (owner = %s OR expires <= {now})"
         )
         self._tombstones = Tombstones()
         self._waits: dict[str, tuple[Event, int]] = {}  # who waits, and how often it has looked
@@ -157,25 +158,36 @@ class OptimisticBackend(TableBackend):
         claim = grant.claim
         if tombstone:
             self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
-        values = (claim.name.encode(), claim.owner.encode())
-        given = await self._desk.ask(self._words.give, values, deadline)
+        given = await self._end(claim, tombstone, deadline)
         if isinstance(given, Unknown):
             return given
-        if tombstone:
-            answer = await self._end(claim, tombstone, deadline)
-            if isinstance(answer, Unknown):
-                return answer
-        return RELEASED if given.changed else AlreadyLost(NOT_OURS)
+        return RELEASED if given else AlreadyLost(NOT_OURS)
 
     async def _end(self, claim: Claim, tombstone: bool, deadline: float) -> bool | Unknown:
+        """Out of the lock; whether it held."""
         name, owner = claim.name.encode(), claim.owner.encode()
-        if not tombstone:
-            result = await self._desk.ask(self._words.give, (name, owner), deadline)
-            return result if isinstance(result, Unknown) else bool(result.changed)
-        results = await self._desk.ask_all(
-            ((self._words.make, (name,)), (self._leave, (name, owner))), deadline
-        )
-        return results if isinstance(results, Unknown) else bool(results[-1].changed)
+        given = await self._desk.ask(self._words.give, (name, owner), deadline)
+        if isinstance(given, Unknown):
+            return given
+        held = bool(given.changed)
+        if not held:  # or somebody of `row` stands in line: then it is handed over as they do it
+
+            def leave(line: Line) -> None:
+                nonlocal held
+                held = line.remove(owner)
+
+            answer = await self._steps.step(
+                name, owner, leave, lambda _: True, deadline, make=False
+            )
+            if isinstance(answer, Unknown):
+                return answer
+        if tombstone:
+            buried = await self._desk.ask_all(
+                ((self._words.make, (name,)), (self._leave, (name, owner))), deadline
+            )
+            if isinstance(buried, Unknown):
+                return buried
+        return held
 
     async def close(self) -> None:
         self._room.close()

@@ -230,7 +230,10 @@ class RowBackend(TableBackend):
             if ahead is None:
                 await ticket.event.wait(min(deadline, begun + self._poll))
                 return
-            if await bells.wait(ahead, min(deadline, begun + ONE_LOOK)):
+            rang = await bells.wait(ahead, min(deadline, begun + ONE_LOOK))
+            if rang is None:
+                await ticket.event.wait(min(deadline, port.now() + self._poll))
+            elif rang:
                 ticket.called = True
                 if port.now() - begun < AT_ONCE:
                     ticket.vain += 1

@@ -216,10 +216,11 @@ class Session(ABC):
 
     def cut(self) -> None:
         """End it from another thread than the one that waits for its answer, which then notices."""
-        fd = self.fileno()
+        fd, inode = self._file
         try:
             with socket.socket(fileno=os.dup(fd)) as same:
-                same.shutdown(socket.SHUT_RDWR)
+                if os.fstat(same.fileno()).st_ino == inode:  # or the number is another's by now
+                    same.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is closed already
             pass
 

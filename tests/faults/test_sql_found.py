@@ -1,0 +1,190 @@
+"""What was found in the SQL backends by reading them again: a test each. On real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+import holdfast
+from holdfast.backends.mysql.speech import AdvisorySpeech as OfMySQL
+from holdfast.backends.postgres.session import refused_login
+from holdfast.backends.postgres.speech import AdvisorySpeech as OfPostgres
+from holdfast.backends.sql import bells
+from holdfast.backends.sql.session import Full, Gone
+from holdfast.ports.clock import now
+from holdfast.ports.thread import drive
+from holdfast.testing import FaultProxy
+from tests.faults.sql import Ground, driver
+from tests.faults.test_sql_bound import LONG, Acquiring, until, waits
+from tests.servers import MariaDBServer, PostgresServer
+from tests.servers.home import HOST
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.sql import SqlServer
+
+pytestmark = pytest.mark.servers
+
+LIMIT = {
+    "mysql": ("SET GLOBAL max_statement_time = 0.2", "SET GLOBAL max_statement_time = 0"),
+    "postgresql": (
+        "ALTER ROLE postgres SET statement_timeout = 200",
+        "ALTER ROLE postgres RESET statement_timeout",
+    ),
+}
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def server(
+    request: pytest.FixtureRequest, mariadb_server: MariaDBServer, postgres_server: PostgresServer
+) -> SqlServer:
+    return mariadb_server if request.param == "mysql" else postgres_server
+
+
+@contextlib.contextmanager
+def no_tokens(server: SqlServer) -> Iterator[None]:
+    """Somebody has locked what tokens come from, in a transaction that goes on."""
+    other: Any
+    if isinstance(server, MariaDBServer):
+        other = pymysql.connect(host=HOST, port=server.port, user="root", database="holdfast")
+        text = "SELECT * FROM holdfast_fence FOR UPDATE"
+    else:
+        other = psycopg.connect(server.url)
+        text = "ALTER SEQUENCE holdfast_fence CACHE 1"
+    with contextlib.closing(other), other.cursor() as cursor:
+        cursor.execute(text)
+        yield
+
+
+@pytest.mark.req("law 3", "R2")
+@pytest.mark.parametrize("limited", [True, False], ids=["statement timeout", "given up"])
+@pytest.mark.parametrize("queue", [False, True], ids=["a try", "a wait"])
+def test_who_has_the_lock_and_gets_no_token_does_not_keep_it(
+    server: SqlServer, queue: bool, limited: bool
+) -> None:
+    """A session's lock outlives the statement that took it, also one that failed behind it."""
+    kind = server.url.partition(":")[0]
+    url = f"{server.url}?strategy=advisory" + ("&fence=1" if kind == "mysql" else "")
+    begin, end = LIMIT[kind]
+    with contextlib.ExitStack() as stack:
+        there = stack.enter_context(holdfast.connect(url))
+        if limited:
+            server.query(begin)
+            stack.callback(server.query, end)
+        here = stack.enter_context(holdfast.connect(url, request_timeout=2.0))
+        with here.lock("token"):
+            pass  # its connection is ready
+        ahead = there.lock("token").acquire() if queue else None
+        with no_tokens(server):
+            waiter = Acquiring(here.lock("token"), 1.5 if queue else 0)
+            if ahead is not None:
+                until(lambda: waits(here, "token"), "it never stood in line")
+                ahead.release()
+            with contextlib.suppress(holdfast.Unavailable, AssertionError):
+                waiter.result()
+            assert waiter.lease is None
+        for client in (here, there):
+            lease = client.lock("token").acquire(timeout=LONG)
+            assert lease is not None, "nobody has it, and nobody can have it"
+            lease.release()
+
+
+@pytest.mark.req("R40", "R42", "R8")
+@pytest.mark.parametrize("ending", ["release", "given up", "given up, unanswered"])
+def test_an_optimistic_holder_hands_over_to_who_stands_in_line(
+    server: SqlServer, ending: str
+) -> None:
+    """`row` and `optimistic` share their tables: a holder of one may have waiters of the other."""
+    with (
+        holdfast.connect(f"{server.url}?strategy=optimistic") as swaps,
+        holdfast.connect(server.url) as rows,
+    ):
+        name = f"mixed {ending}"
+        lease = swaps.lock(name, ttl=60).acquire()
+        assert lease is not None
+        waiter = Acquiring(rows.lock(name))
+        until(lambda: bool(rows.inspect(name)[0].waiters), "it never stood in line")
+        if ending == "release":
+            assert lease.release() is True
+        else:
+            (hold,) = swaps._current.keeper._holds.values()
+            withdraw = swaps._current.backend.withdraw
+            drive(withdraw(hold.claim, ending != "given up", now() + LONG))
+        assert waiter.result().release() is True
+
+
+@pytest.mark.req("Galera, PgBouncer", "law 2")
+def test_behind_a_pooler_a_server_that_is_cut_off_is_no_refusal(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer tells of it by a code of its own. What was asked may have been done."""
+    with FaultProxy((HOST, postgres_server.port)) as way:
+        behind: Any = SimpleNamespace(port=way.port)
+        with PgBouncer(behind, "transaction") as pooler:
+            ground = Ground("sync", driver(pooler.url, monkeypatch))
+            session = ground.run(ground.session())
+            cutting = threading.Timer(0.2, way.reset)
+            cutting.start()
+            with pytest.raises(Gone) as caught:
+                ground.run(session.run("SELECT pg_sleep(30)", (), now() + LONG))
+            cutting.join()
+            assert caught.value.sent
+            assert caught.value.code, "it was the pooler that told"
+            assert not session.usable
+
+
+@pytest.mark.req("Galera, PgBouncer", "wrong credentials")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  no more connections allowed (max_client_conn)",
+        "FATAL:  server login has been failing, try again later (server_login_retry)",
+        "FATAL:  pgbouncer cannot connect to server",
+        "FATAL:  terminating connection due to administrator command",
+        "FATAL:  canceling authentication due to timeout",
+    ],
+)
+def test_a_login_that_may_succeed_later_is_not_misconfigured(said: str) -> None:
+    assert isinstance(refused_login(said), Full)
+    assert not isinstance(refused_login('FATAL:  role "app" does not exist'), Full)
+
+
+@pytest.mark.req("R9")
+def test_where_named_locks_are_refused_who_waits_polls(
+    mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Galera. It once asked as fast as it could."""
+    asked: list[bool | None] = []
+    wait = bells.Bells.wait
+
+    async def listening(self: bells.Bells, owner: bytes, until: float) -> bool | None:
+        asked.append(await wait(self, owner, until))
+        return asked[-1]
+
+    monkeypatch.setattr(bells.Bells, "wait", listening)
+    monkeypatch.setattr(bells, "_name", lambda owner: "x" * 300)  # longer than the server takes
+    url = f"{mariadb_server.url}?wake=named-lock&table=dumb"
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        lease = here.lock("x").acquire()
+        assert lease is not None
+        assert there.lock("x").acquire(timeout=1.0) is None
+        assert set(asked) == {None}
+        assert len(asked) <= 8  # 1.0 / 0.25, and those that the heartbeat and the room called
+        waiter = Acquiring(there.lock("x"))
+        until(lambda: bool(here.inspect("x")[0].waiters), "it never stood in line")
+        lease.release()
+        assert waiter.result().release() is True
+
+
+@pytest.mark.req("R41")
+def test_nothing_is_asked_for_that_only_some_servers_have() -> None:
+    """MySQL has no TIME_MS, and PostgreSQL before 14 no `waitstart`."""
+    of_mysql, _ = OfMySQL("holdfast", "db", False, False).holders("x")
+    of_postgres, _ = OfPostgres("holdfast", False).holders("x")
+    assert "TIME_MS" not in of_mysql
+    assert "waitstart" not in of_postgres
