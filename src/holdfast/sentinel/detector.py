@@ -115,7 +115,7 @@ class Detector:
                 suspect = before
             self._suspects[key] = suspect
         now = port.now()
-        self._search_at = now + SEARCH
+        self._search_at = now + (SEARCH if self._roll.complete else self._often())
         self._search_after = now + (SHARE - 1) * (now - begun)
         if all(suspect.since <= now for suspect in self._suspects.values()):
             return
@@ -145,10 +145,12 @@ class Detector:
             self._report(what, suspect, absent=round(now - suspect.since, 3))
         self._search_at = 0.0  # what was renewed meanwhile, or came later, is still there
 
+    def _often(self) -> float:
+        smallest = min(map(grace_of, self._present), default=SELDOM * LOOKS)
+        return min(max(smallest / LOOKS, OFTEN), SELDOM)
+
     def _next(self) -> float:
         now = self._port.now()
-        smallest = min(map(grace_of, self._present), default=SELDOM * LOOKS)
-        often = min(max(smallest / LOOKS, OFTEN), SELDOM)
-        regular = now + max(often, (SHARE - 1) * self._cost)
+        regular = now + max(self._often(), (SHARE - 1) * self._cost)
         due = min(map(self._due, self._suspects.values()), default=regular)
         return max(now, min(regular, due))
