@@ -14,10 +14,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.backend import Backend
 
-__all__ = ["KEY", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
+__all__ = ["KEY", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
 
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
+
+WATCHED = "redis://, and mysql:// and postgresql:// with strategy=row,"
+"""Whose clients can be watched; for messages."""
 
 
 def grace_of(presence: str) -> float:
