@@ -22,7 +22,7 @@ from holdfast.ports.thread import drive
 from holdfast.sentinel.detector import Detector
 from tests.cli.harness import started
 from tests.faults.redis import until
-from tests.servers import MariaDBServer, PostgresServer, RedisServer
+from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServer
 
 
 class Watch:
@@ -136,6 +136,28 @@ class RedisStore(Store):
 
     def end(self, number: Any) -> None:
         self.server.call("CLIENT", "KILL", "ID", number)
+
+
+class RedlockStore(Store):
+    framing = "resp"
+    options = "&quarantine=off"
+
+    def __init__(self, server: RedisMasters) -> None:
+        self.server = server
+        self.nodes = server.nodes
+        self.url = server.url
+
+    def links(self) -> dict[str, Any]:
+        """Whoever is seen anywhere, and where."""
+        found: dict[str, Any] = {}
+        for node in self.nodes:
+            for who, number in links(node).items():
+                found.setdefault(who, []).append((node, number))
+        return found
+
+    def end(self, number: Any) -> None:
+        for node, one in number:
+            node.call("CLIENT", "KILL", "ID", one)
 
 
 class MariaDBStore(Store):

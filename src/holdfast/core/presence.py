@@ -19,7 +19,7 @@ __all__ = ["KEY", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "g
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
 
-WATCHED = "redis://, and mysql:// and postgresql:// with strategy=row,"
+WATCHED = "redis:// and redlock://, and mysql:// and postgresql:// with strategy=row,"
 """Whose clients can be watched; for messages."""
 
 

@@ -169,7 +169,8 @@ def status(url: str | None) -> dict[str, Any]:
         _detectable(engine)
         running = [info for info in locks._inspect(NAME, exact=True) if info.name == NAME]
         limit = engine.port.now() + engine.request_timeout
-        cell = drive(engine.backend.cell_read(NAME, limit))
+        there = engine.backend.capabilities.cells
+        cell = drive(engine.backend.cell_read(NAME, limit)) if there else None
     told = None if cell is None else json.loads(cell.value)
     return {
         "leader": [dict(claim.info) for info in running for claim in info.holders],
