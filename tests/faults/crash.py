@@ -3,12 +3,14 @@ and stores whose links can be seen and cut."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +22,22 @@ from holdfast.core.presence import Suspect
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.sentinel.detector import Detector
+from holdfast.testing import FaultProxy
 from tests.cli.harness import started
+from tests.faults.peers import Peer
 from tests.faults.redis import until
 from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServer
+
+_numbers = itertools.count()
+
+
+def plain(url: str) -> str:
+    """The same store, for somebody who did not opt in."""
+    return re.sub("crash_grace=[^&]*", "crash_grace=0", url)
+
+
+def presence_of(peer: Peer) -> str:
+    return str(peer.run("locks._current.backend._presence"))
 
 
 class Watch:
@@ -105,11 +120,15 @@ class Store:
 
     framing: ClassVar[str]
     options: ClassVar[str] = ""
+    space: ClassVar[str] = "table"
+    """The option that gives a test keys or tables of its own."""
+    shares: ClassVar[bool] = True
+    """Whether there are other claims than exclusive ones, and a line to be seen."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
         self.url: str = server.url
-        self.port: int = server.port
+        self.ports: list[int] = [server.port]
 
     def links(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -126,9 +145,26 @@ class Store:
     def close(self) -> None:
         pass
 
+    def fresh(self, grace: float) -> str:
+        """The store, where nobody else has been, for clients with this grace."""
+        own = f"{self.space}=crash_{os.getpid()}_{next(_numbers)}"
+        return f"{self.url}?{own}&crash_grace={grace:g}{self.options}"
+
+    @contextmanager
+    def behind_proxies(self, url: str) -> Iterator[tuple[str, list[FaultProxy]]]:
+        """The same store, by another way."""
+        with ExitStack() as stack:
+            proxies: list[FaultProxy] = []
+            for port in self.ports:
+                proxy = FaultProxy(("127.0.0.1", port), framing=self.framing)
+                proxies.append(stack.enter_context(proxy))
+                url = url.replace(f":{port}", f":{proxy.port}")
+            yield url, proxies
+
 
 class RedisStore(Store):
     framing = "resp"
+    space = "prefix"
     server: RedisServer
 
     def links(self) -> dict[str, Any]:
@@ -140,12 +176,15 @@ class RedisStore(Store):
 
 class RedlockStore(Store):
     framing = "resp"
-    options = "&quarantine=off"
+    options = "&quarantine=off&max_ttl=60&node_timeout=0.2"
+    space = "prefix"
+    shares = False
 
     def __init__(self, server: RedisMasters) -> None:
         self.server = server
         self.nodes = server.nodes
         self.url = server.url
+        self.ports = [node.port for node in server.nodes]
 
     def links(self) -> dict[str, Any]:
         """Whoever is seen anywhere, and where."""
