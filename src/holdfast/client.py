@@ -22,7 +22,7 @@ from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
-from holdfast.core.presence import KEY, Detectable
+from holdfast.core.presence import KEY, WATCHED, Detectable
 from holdfast.core.vouching import Vouched
 from holdfast.errors import Closed, Misconfigured, Unsupported
 from holdfast.ports import clock
@@ -94,7 +94,7 @@ class Client:
             if not isinstance(backend, Detectable):
                 raise Unsupported(
                     f"{self._url} has no use for crash_grace: it frees what a dead client holds by "
-                    f"itself, or cannot know ({backend.capabilities.crash_release}). redis:// can"
+                    f"itself, or cannot know ({backend.capabilities.crash_release}). {WATCHED} can"
                 )
             presence = identity[KEY] = f"{secrets.token_hex(8)}/{self._grace:g}"
             backend = Vouched(backend, presence, self._grace)

@@ -13,6 +13,7 @@ from tests.conformance.test_redis import commands
 OUTSIDE = {
     *("evalsha", "eval", "subscribe", "unsubscribe", "ping", "scan", "info", "role", "select"),
     "config|get",
+    *("client|setname", "client|list"),  # with `crash_grace`
 }
 """What clients say themselves; the rest is said by scripts."""
 

@@ -19,10 +19,9 @@ from holdfast import Misconfigured, Unsupported, aio
 from holdfast.core.presence import Look, Suspect
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
-from holdfast.sentinel.detector import Detector
 from holdfast.testing import FaultProxy
 from tests.cli.harness import holdfast as command
-from tests.faults.crash import cut, links, watching
+from tests.faults.crash import Turned, cut, links, watching
 from tests.faults.peers import Peer
 from tests.faults.redis import fresh, in_line, until, waiting
 from tests.servers import RedisServer
@@ -349,32 +348,6 @@ def test_a_leader_that_is_ended_hands_over_at_once(url: str, tmp_path: Path) -> 
             assert one.process.wait(10) == 0
             two.leads()
             assert now() - begun < 8
-
-
-class Turned:
-    """A detector that is turned by hand, in this process."""
-
-    def __init__(self, locks: holdfast.Locks) -> None:
-        engine = locks._current
-        self.said: list[tuple[str, Suspect | None]] = []
-        backend: Any = engine.backend
-        self.roll = backend.roll()
-        self.detector = Detector(engine.port, self.roll, self._hear)
-
-    def _hear(self, event: str, suspect: Suspect | None = None, **more: object) -> None:
-        self.said.append((event, suspect))
-
-    def turn(self, *awaited: str) -> int:
-        """How often it has said one of these by then."""
-        again = drive(self.detector.turn())
-        time.sleep(max(0.0, again - now()))
-        return sum(self.heard(event) for event in awaited)
-
-    def heard(self, event: str) -> int:
-        return [said for said, _ in self.said].count(event)
-
-    def close(self) -> None:
-        drive(self.detector.close())
 
 
 @pytest.fixture

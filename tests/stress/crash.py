@@ -3,8 +3,9 @@
     python -m tests.stress.crash kills --count 60        kill -9 of a holder, ttl 30, crash_grace 1
     python -m tests.stress.crash pauses --seconds 600    random pauses below half the grace, killed
                                                          links, killed workers, killed detectors
+    ... --store redis|mariadb|postgres|redlock           on five masters: links to some of them
 
-A Redis of its own, detectors as processes. `pauses` records every hold of every worker by the
+Servers of its own, detectors as processes. `pauses` records every hold of every worker by the
 host's one clock: cores of a name must be disjoint, and no lease of a worker that was not killed may
 be lost.
 Exit status: 0 if nothing was found (kills: p99 at most 1.5 s), else 1.
@@ -23,20 +24,28 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import aio
 from holdfast.ports.clock import now
-from tests.faults.crash import cut, links
+from tests.faults.crash import MariaDBStore, PostgresStore, RedisStore, RedlockStore, Store
 from tests.faults.peers import Peer
 from tests.faults.redis import in_line, waiting
-from tests.servers import RedisServer
+from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServer
 
 LIMIT = 1.5
 """Seconds from a kill to the next holder: p99."""
+
+STORES: dict[str, tuple[type[Store], Any]] = {
+    "redis": (RedisStore, RedisServer),
+    "mariadb": (MariaDBStore, MariaDBServer),
+    "postgres": (PostgresStore, PostgresServer),
+    "redlock": (RedlockStore, RedisMasters),
+}
 
 NAMES = ("a", "b", "c", "d")
 WORKERS = 5
@@ -66,17 +75,29 @@ def end(process: subprocess.Popen[Any]) -> None:
 # -- kills -----------------------------------------------------------------------------------------
 
 
-def kills(count: int, grace: float) -> int:
+@contextmanager
+def served(name: str) -> Iterator[Store]:
+    kind, server = STORES[name]
+    with server() as running:
+        store = kind(running)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def kills(count: int, grace: float, name: str) -> int:
     taken: list[float] = []
-    with RedisServer() as server, ExitStack() as stack:
-        url = f"{server.url}?crash_grace={grace:g}"
+    with served(name) as store, ExitStack() as stack:
+        url = store.fresh(grace)
         stack.callback(end, sentinel(url, subprocess.DEVNULL))
         locks = stack.enter_context(holdfast.connect(url))
         for _ in range(count):
             with Peer(url) as holder:
                 holder.acquire("lock('x', ttl=30)")
                 with waiting(locks.lock("x", ttl=30), timeout=60) as waiter:
-                    in_line(locks, 1)
+                    if store.shares:
+                        in_line(locks, 1)
                     time.sleep(random.uniform(0.3, 0.8))
                     killed = now()
                     holder.kill()
@@ -85,6 +106,7 @@ def kills(count: int, grace: float) -> int:
     taken.sort()
     p99 = taken[min(len(taken) - 1, int(len(taken) * 0.99))]
     document = {
+        "store": name,
         "kills": count,
         "ttl": 30,
         "crash_grace": grace,
@@ -162,12 +184,12 @@ class Worker:
         self.resumed = 0.0
 
 
-def pauses(seconds: float, grace: float, seed: int) -> int:
+def pauses(seconds: float, grace: float, seed: int, name: str) -> int:
     dice = random.Random(seed)
     did: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as temporary, RedisServer() as server, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as temporary, served(name) as store, ExitStack() as stack:
         folder = Path(temporary)
-        url = f"{server.url}?crash_grace={grace:g}"
+        url = store.fresh(grace)
         said = stack.enter_context((folder / "sentinels.json").open("w"))
         detectors = [sentinel(url, said) for _ in range(2)]
         workers = [Worker(url, number, folder) for number in range(WORKERS)]
@@ -187,9 +209,13 @@ def pauses(seconds: float, grace: float, seed: int) -> int:
                         worker.paused_until = now() + dice.uniform(0.0, 0.49 * grace)
                         did["pauses"] += 1
                 elif what < 0.95:
-                    found = list(links(server))
+                    found = list(store.links().values())
                     if found:
-                        did["killed links"] += cut(server, dice.choice(found))
+                        link = dice.choice(found)
+                        if isinstance(link, list):  # one to each node
+                            link = dice.sample(link, dice.randint(1, len(link)))
+                        store.end(link)
+                        did["killed links"] += 1
                 elif what < 0.97:
                     killed[worker.path.name] = now()
                     end(worker.process)
@@ -223,6 +249,7 @@ def pauses(seconds: float, grace: float, seed: int) -> int:
     lost = [hold for hold in holds if hold.how == "lost"]
     overlaps = list(overlapping(holds))
     document = {
+        "store": name,
         "seed": seed,
         "seconds": seconds,
         "crash_grace": grace,
@@ -285,13 +312,15 @@ def main() -> int:
     pausing.add_argument("--seconds", type=float, default=600.0)
     pausing.add_argument("--grace", type=float, default=2.0)
     pausing.add_argument("--seed", type=int, default=random.randrange(10**6))
+    for command in (killing, pausing):
+        command.add_argument("--store", choices=list(STORES), default="redis")
     working = add("worker")
     working.add_argument("words", nargs=3)
     said = parser.parse_args()
     if said.what == "kills":
-        return kills(said.count, said.grace)
+        return kills(said.count, said.grace, said.store)
     if said.what == "pauses":
-        return pauses(said.seconds, said.grace, said.seed)
+        return pauses(said.seconds, said.grace, said.seed, said.store)
     url, number, path = said.words
     work(url, int(number), path)
     return 0

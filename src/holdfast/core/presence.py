@@ -8,16 +8,19 @@ client's half; `sentinel/detector.py`, the detector's.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.backend import Backend
 
-__all__ = ["KEY", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
+__all__ = ["KEY", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
 
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
+
+WATCHED = "redis:// and redlock://, and mysql:// and postgresql:// with strategy=row,"
+"""Whose clients can be watched; for messages."""
 
 
 def grace_of(presence: str) -> float:
@@ -77,11 +80,17 @@ class Suspect:
 class Roll(Protocol):
     """How the detector looks, and what it does. Raises `Unavailable` when it cannot be known."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether a look sees everybody; else those only of whom `claims` has found something:
+        then the detector searches as often as it looks."""
+        ...
+
     async def look(self, deadline: float) -> Look:
         """On all servers that may have links; one that does not answer makes it fail."""
         ...
 
-    async def claims(self, present: Container[str], deadline: float) -> list[Suspect]:
+    async def claims(self, present: Collection[str], deadline: float) -> list[Suspect]:
         """All held claims whose info has a presence that is not among these."""
         ...
 

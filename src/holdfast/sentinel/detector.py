@@ -33,7 +33,9 @@ SEARCH = 1.0
 and died between two looks."""
 
 PATIENCE = 2.0
-"""Seconds for a look, or for freeing."""
+"""Seconds for a look, or for freeing so many as are freed at once."""
+
+AT_ONCE = 100
 
 SEARCHING = 60.0
 """Seconds for a search."""
@@ -115,7 +117,7 @@ class Detector:
                 suspect = before
             self._suspects[key] = suspect
         now = port.now()
-        self._search_at = now + SEARCH
+        self._search_at = now + (SEARCH if self._roll.complete else self._often())
         self._search_after = now + (SHARE - 1) * (now - begun)
         if all(suspect.since <= now for suspect in self._suspects.values()):
             return
@@ -136,19 +138,25 @@ class Detector:
         due = [suspect for suspect in self._suspects.values() if self._due(suspect) <= looked]
         if not due:
             return
-        results = await self._roll.free(due, self._port.now() + PATIENCE)
-        now = self._port.now()
-        for suspect, freed in zip(due, results, strict=True):
-            self._suspects.pop((suspect.name, suspect.id), None)
-            what = "unknown" if freed is None else "freed" if freed else "changed"
-            self.counters[what] += 1
-            self._report(what, suspect, absent=round(now - suspect.since, 3))
+        for first in range(0, len(due), AT_ONCE):
+            some = due[first : first + AT_ONCE]
+            results = await self._roll.free(some, self._port.now() + PATIENCE)
+            now = self._port.now()
+            for suspect, freed in zip(some, results, strict=True):
+                self._suspects.pop((suspect.name, suspect.id), None)
+                what = "unknown" if freed is None else "freed" if freed else "changed"
+                self.counters[what] += 1
+                self._report(what, suspect, absent=round(now - suspect.since, 3))
+            if None in results:
+                break  # the others are tried after another look
         self._search_at = 0.0  # what was renewed meanwhile, or came later, is still there
+
+    def _often(self) -> float:
+        smallest = min(map(grace_of, self._present), default=SELDOM * LOOKS)
+        return min(max(smallest / LOOKS, OFTEN), SELDOM)
 
     def _next(self) -> float:
         now = self._port.now()
-        smallest = min(map(grace_of, self._present), default=SELDOM * LOOKS)
-        often = min(max(smallest / LOOKS, OFTEN), SELDOM)
-        regular = now + max(often, (SHARE - 1) * self._cost)
+        regular = now + max(self._often(), (SHARE - 1) * self._cost)
         due = min(map(self._due, self._suspects.values()), default=regular)
         return max(now, min(regular, due))

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
-from holdfast.core.presence import Detectable, Suspect, grace_of
+from holdfast.core.presence import WATCHED, Detectable, Suspect, grace_of
 from holdfast.errors import HoldfastError, LeaseLost, Unavailable, Unsupported
 from holdfast.ports.thread import drive
 from holdfast.sentinel.detector import Detector
@@ -169,7 +169,8 @@ def status(url: str | None) -> dict[str, Any]:
         _detectable(engine)
         running = [info for info in locks._inspect(NAME, exact=True) if info.name == NAME]
         limit = engine.port.now() + engine.request_timeout
-        cell = drive(engine.backend.cell_read(NAME, limit))
+        there = engine.backend.capabilities.cells
+        cell = drive(engine.backend.cell_read(NAME, limit)) if there else None
     told = None if cell is None else json.loads(cell.value)
     return {
         "leader": [dict(claim.info) for info in running for claim in info.holders],
@@ -188,6 +189,6 @@ def _detectable(engine: Engine) -> Detectable:
     if not isinstance(backend, Detectable):
         raise Unsupported(
             "this store has no use for a crash detector: it frees what a dead client holds by "
-            f"itself, or cannot know ({backend.capabilities.crash_release}). redis:// can"
+            f"itself, or cannot know ({backend.capabilities.crash_release}). {WATCHED} can"
         )
     return backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.backends.mysql.presence import MySQLSight
 from holdfast.backends.sql.dialect import Types
 from holdfast.backends.sql.session import Statement, Value
 
@@ -39,6 +40,7 @@ class MySQL:
         " /*M!100300 , idle_transaction_timeout = 2 */ /*!80000 , wait_timeout = 10 */",
     )
     begin = "BEGIN"
+    sight = MySQLSight()
     setup_pooled: Sequence[str] = ()
     no_table = frozenset({"1146"})
     denied = frozenset({"1044", "1142", "1143", "1227"})
@@ -58,7 +60,7 @@ class MySQL:
     def renewal(self, locks: str, number: int) -> str:
         # An owner belongs to one name only, so two lists say as much as pairs.
         return (
-            f"UPDATE {locks} SET expires = GREATEST(expires, {self.now} + ttl)"
+            f"UPDATE {locks} SET expires = GREATEST(expires + 1, {self.now} + ttl)"
             f" WHERE {self.among('name', number)} AND {self.among('owner', number)}"
             f" AND expires > {self.now}"
         )

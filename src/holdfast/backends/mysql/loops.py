@@ -99,6 +99,19 @@ class LoopSession(Session):
         sock = writer.transport.get_extra_info("socket") if writer is not None else None
         return -1 if sock is None else int(sock.fileno())
 
+    async def rest(self, until: float) -> None:
+        if not self.usable or self._connection._reader is None:
+            raise Gone("this connection is closed", sent=False)
+        try:
+            async with asyncio.timeout(max(0.0, until - now())):
+                await self._connection._reader.read(1)  # nobody asked, so it is the end
+        except TimeoutError:
+            return
+        except OSError:
+            pass
+        self.close()
+        raise Gone("the server has closed the connection", sent=False)
+
     def looks_dead(self) -> bool:
         reader = self._connection._reader
         if reader is None or reader.at_eof() or reader.exception() is not None:

@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.text import check_flags, rendered, translated
-from holdfast.backends.sql.session import Result, Session, Statement, milliseconds, readable
+from holdfast.backends.sql.session import Gone, Result, Session, Statement, milliseconds, readable
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadSession"]
@@ -159,6 +159,14 @@ class ThreadSession(Session):
     def fileno(self) -> int:
         sock = self._connection._sock
         return -1 if sock is None else int(sock.fileno())
+
+    async def rest(self, until: float) -> None:
+        if not self.usable:
+            raise Gone("this connection is closed", sent=False)
+        while now() < until:
+            if self._poll.poll(milliseconds(until)):  # nobody asked, so it is the end
+                self.close()
+                raise Gone("the server has closed the connection", sent=False)
 
     def looks_dead(self) -> bool:
         fd = self.fileno()

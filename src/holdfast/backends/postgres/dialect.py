@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.backends.postgres.presence import PostgresSight
 from holdfast.backends.sql.dialect import Types
 from holdfast.backends.sql.session import Statement, Value
 
@@ -36,6 +37,7 @@ class Postgres:
         f" set_config('idle_in_transaction_session_timeout', '{IDLE}', false)",
     )
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    sight = PostgresSight()
     setup_pooled: Sequence[str] = (
         "SELECT set_config('lock_timeout', '5000', true),"
         f" set_config('idle_in_transaction_session_timeout', '{IDLE}', true)",
@@ -57,7 +59,7 @@ class Postgres:
 
     def renewal(self, locks: str, number: int) -> str:
         return (
-            f"UPDATE {locks} AS l SET expires = GREATEST(l.expires, {self.now} + l.ttl)"
+            f"UPDATE {locks} AS l SET expires = GREATEST(l.expires + 1, {self.now} + l.ttl)"
             " FROM unnest(%s::bytea[], %s::bytea[]) AS mine (name, owner)"
             f" WHERE l.name = mine.name AND l.owner = mine.owner AND l.expires > {self.now}"
             " RETURNING l.owner"

@@ -271,6 +271,10 @@ class PostgresSession(Session):
         self.usable = True
         return heard
 
+    async def rest(self, until: float) -> None:
+        while now() < until:
+            await self.notifications(until)  # which nobody sends to it
+
     def _heard(self) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         while (notice := self._pgconn.notifies()) is not None:

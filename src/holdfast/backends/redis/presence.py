@@ -14,7 +14,7 @@ Partners: `scripts/reap.lua`, `core/vouching.py`, `sentinel/detector.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from typing import Any
 
 from holdfast.backends.common import not_for_children, public_id
@@ -102,6 +102,8 @@ async def appear(courier: Courier, presence: str, key: str, deadline: float) -> 
 
 
 class RedisRoll:
+    complete = True
+
     def __init__(self, courier: Courier, requests: Requests) -> None:
         self._courier = courier
         self._requests = requests
@@ -176,7 +178,7 @@ class RedisRoll:
 
     # -- claims -----------------------------------------------------------------------------------
 
-    async def claims(self, present: Container[str], deadline: float) -> list[Suspect]:
+    async def claims(self, present: Collection[str], deadline: float) -> list[Suspect]:
         found: list[Suspect] = []
         shared: list[str] = []
         try:

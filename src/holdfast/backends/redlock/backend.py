@@ -32,10 +32,12 @@ from holdfast.backends.redlock.ballot import (
 )
 from holdfast.backends.redlock.letters import Sheet, Writer
 from holdfast.backends.redlock.payer import Payer
+from holdfast.backends.redlock.presence import RedlockRoll, appear
 from holdfast.backends.redlock.setting import Setting
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
+from holdfast.core.presence import Link, Roll
 from holdfast.errors import Misconfigured, Unavailable, Unsupported
 from holdfast.types import (
     AlreadyLost,
@@ -354,6 +356,17 @@ class Backend:
     async def evict(self, name: str, deadline: float) -> int:
         ballot = await overview.ask_everybody(self._council, self._writer.evict(name), deadline)
         return int(any(replies[0] for replies in ballot.answers.values()))
+
+    # -- for the crash detector -------------------------------------------------------------------
+
+    async def appear(self, presence: str, deadline: float) -> Link:
+        key, patience = self._writer.keys.lock(f"{presence} 0"), self._setting.patience
+        return await appear(
+            self._port, self._ears, self._council, key, patience, presence, deadline
+        )
+
+    def roll(self) -> Roll:
+        return RedlockRoll(self._port, self._council, self._writer, self._setting.patience)
 
     # -- what there is not ------------------------------------------------------------------------
 

@@ -30,6 +30,10 @@ class Ears:
     def room(self, port: Port, channel: str, heartbeat: float) -> Room:
         return Room(port, channel, heartbeat, lambda room: Listener(room, True, _look, self._open))
 
+    async def line(self, member: Member, deadline: float) -> Ear:
+        """A connection to this node that listens to nothing."""
+        return await self._transport.ear(member, _nothing, deadline)
+
     async def _open(self, hearing: Hearing, deadline: float) -> Ear:
         moment = now()
         order = sorted(self._members, key=lambda member: member.retry_at > moment)
@@ -51,6 +55,10 @@ class Ears:
 
     async def close(self) -> None:
         await self._transport.close(list(self._members))
+
+
+def _nothing(channel: bytes, payload: bytes) -> None:
+    pass
 
 
 async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:

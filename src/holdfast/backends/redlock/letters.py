@@ -32,6 +32,7 @@ COMMIT = Script("commit", 2, 3, home=HOME)
 LEAVE = Script("leave", 2, 3, home=HOME)
 RENEW = Script("renew", 2, 3, home=HOME)
 EVICT = Script("evict", 1, 1, home=HOME)
+REAP = Script("reap", 1, 4, home=HOME)
 OVERVIEW = Script("overview", 2, 0, home=HOME)
 
 MOST = 4096
@@ -225,6 +226,15 @@ class Writer:
     def evict(self, name: str) -> Letter:
         spelled = self._name(name)
         return Letter((EVICT, spelled.lock + spelled.channel))
+
+    def reap(self, votes: Sequence[tuple[str, str, int]], exactly: int) -> Letter:
+        """Names, owners, and when their votes end; to so many milliseconds."""
+        parts: list[tuple[Script, bytes]] = []
+        for name, owner, ends in votes:
+            spelled = self._name(name)
+            said = (pack_word(owner), pack_word(b"%d" % ends), pack_word(b"%d" % exactly))
+            parts.append((REAP, b"".join((spelled.lock, *said, spelled.channel))))
+        return Letter(*parts)
 
     def overview(self, names: list[str]) -> Letter:
         return Letter(*((OVERVIEW, self._name(name).keys) for name in names))

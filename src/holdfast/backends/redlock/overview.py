@@ -23,7 +23,7 @@ from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
-__all__ = ["ask_everybody", "inspect"]
+__all__ = ["Scan", "ask_everybody", "inspect"]
 
 READING = 1.0
 """Seconds that a node has for one answer to an operator."""

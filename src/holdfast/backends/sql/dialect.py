@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.backends.sql.session import Session, Statement, Value
+from holdfast.backends.sql.sight import Sight
 from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.core.port import Port
 
@@ -68,7 +69,8 @@ class Dialect(Protocol):
     def packed(self, values: Sequence[bytes]) -> Sequence[Value]: ...
 
     def renewal(self, locks: str, number: int) -> str:
-        """Extends so many holds, by their ttl, if they last. Parameters: `packed` names, `packed`
+        """Extends so many holds, by their ttl, if they last; by a microsecond at least, so that no
+        two renewals leave the same expiry. Parameters: `packed` names, `packed`
         owners. Returns the owners of what it extended if it `returning` is, else their number."""
         ...
 
@@ -84,6 +86,11 @@ class Dialect(Protocol):
 
     def patience(self, seconds: int) -> Statement:
         """How long a statement may wait for a row."""
+        ...
+
+    @property
+    def sight(self) -> Sight:
+        """How sessions are seen by others."""
         ...
 
     # -- errors -----------------------------------------------------------------------------------

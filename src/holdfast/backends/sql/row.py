@@ -23,6 +23,7 @@ from holdfast.backends.common import shown
 from holdfast.backends.sql.bells import WINDOW, Bells
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.overview import told
+from holdfast.backends.sql.presence import SqlRoll, appear
 from holdfast.backends.sql.room import Place, Ticket
 from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.session import Statement
@@ -31,6 +32,7 @@ from holdfast.backends.sql.words import WAITER
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
+from holdfast.core.presence import Link, Roll
 from holdfast.errors import Unavailable
 from holdfast.types import (
     AlreadyLost,
@@ -66,6 +68,7 @@ class RowBackend(TableBackend):
 
     def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
         super().__init__(driver, values)
+        self._pooler: str = values["pooler"]
         self._wake = values.get("wake") == "named-lock"
         if self._wake:
             self._window = max(self._window, WINDOW)
@@ -80,6 +83,16 @@ class RowBackend(TableBackend):
         if self._bells is not None:
             self._bells.close()
         await super().close()
+
+    # -- for the crash detector -------------------------------------------------------------------
+
+    async def appear(self, presence: str, deadline: float) -> Link:
+        sight, trusted = self._driver.dialect.sight, self._pooler == "session"
+        return await appear(self._desk, self._port, sight, presence, trusted, deadline)
+
+    def roll(self) -> Roll:
+        sight = self._driver.dialect.sight
+        return SqlRoll(self._desk, self._port, sight, self._words, self._steps)
 
     # -- claims -----------------------------------------------------------------------------------
 

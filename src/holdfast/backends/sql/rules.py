@@ -69,6 +69,7 @@ class Line:
         # What is to be written:
         self.dead: list[Entry] = []  # they expired
         self.left: list[Entry] = []  # they go because somebody said so
+        self.reaped: list[tuple[Entry, int]] = []  # they go if nobody has renewed them
         self.granted: list[Entry] = []  # they waited, and hold now
         self.added: list[Entry] = []
         self.longer: list[Entry] = []  # holders whose time was extended
@@ -147,6 +148,18 @@ class Line:
             return False
         if held.place:
             self.left.append(held)
+        else:
+            self.changed = True
+        return True
+
+    def reap(self, owner: bytes, expires: int) -> bool:
+        """It holds no longer, if its time is what somebody has seen; whether it was so."""
+        held = self.holders.get(owner)
+        if held is None or held.expires != expires:
+            return False
+        del self.holders[owner]
+        if held.place:
+            self.reaped.append((held, expires))
         else:
             self.changed = True
         return True

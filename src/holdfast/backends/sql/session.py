@@ -203,6 +203,10 @@ class Session(ABC):
     def looks_dead(self) -> bool:
         """Whether an idle connection has something to be read: nobody asked, so it is its end."""
 
+    @abstractmethod
+    async def rest(self, until: float) -> None:
+        """Do nothing until then; raises `Gone` as soon as the connection's end is seen."""
+
     def close(self) -> None:
         """Never waits. May be called in the middle of an exchange, and more than once."""
         self.usable = False

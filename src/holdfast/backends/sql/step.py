@@ -93,12 +93,12 @@ class Steps:
             last = more[-1][1] if more else last
         answer = after(line)
         line.finish()
-        if line.dead:
+        if line.dead or line.reaped:
             await self._drop(session, line, deadline)
         writes = self._writes(name, line)
         if line.sweep:
             writes.insert(0, (words.drop_all, (name, line.now)))
-        if not writes and not line.dead:
+        if not writes and not line.dead and not line.reaped:
             await session.run(*ROLLBACK, deadline)
             return answer
         try:
@@ -116,8 +116,10 @@ class Steps:
         return answer
 
     async def _drop(self, session: Session, line: Line, deadline: float) -> None:
-        """Who expired, if it still is so: a renewal may have come between."""
-        drops = [(self._words.drop, (entry.place, line.now)) for entry in line.dead]
+        """Who expired or is to go, if it still is so: a renewal may have come between."""
+        words = self._words
+        drops = [(words.drop, (entry.place, line.now)) for entry in line.dead]
+        drops.extend((words.reap, (entry.place, seen)) for entry, seen in line.reaped)
         results = await session.batch(drops, deadline)
         if any(result.changed != 1 for result in results):
             raise Moved

@@ -115,6 +115,8 @@ class Words:
         # Whoever came back to life between our look and this is not dropped, and we look again.
         self.drop = f"DELETE FROM {claims} WHERE place = %s AND expires <= %s"
         self.drop_all = f"DELETE FROM {claims} WHERE name = %s AND expires <= %s"
+        # For the crash detector: whoever was renewed since it was seen is not.
+        self.reap = f"DELETE FROM {claims} WHERE place = %s AND expires = %s"
         self.lengthen = f"UPDATE {claims} SET expires = GREATEST(expires, %s) WHERE place = %s"
         self._dialect = dialect
 
@@ -140,7 +142,7 @@ class Words:
     def renew_claims(self, number: int) -> str:
         dialect = self._dialect
         return (
-            f"UPDATE {self.tables.claims} SET expires = GREATEST(expires, {dialect.now} + ttl)"
+            f"UPDATE {self.tables.claims} SET expires = GREATEST(expires + 1, {dialect.now} + ttl)"
             f" WHERE {dialect.among('owner', number)} AND kind = {HOLDER}"
             f" AND expires > {dialect.now}{' RETURNING owner' if dialect.returning else ''}"
         )
@@ -158,6 +160,18 @@ class Words:
         return (
             f"SELECT owner FROM {self.tables.claims} WHERE {dialect.among('owner', number)}"
             f" AND kind = {HOLDER} AND expires > {dialect.now}"
+        )
+
+    def of_the_absent(self, presence: str, present: int) -> str:
+        """What is held by clients that name a presence, but none of so many."""
+        dialect = self._dialect
+        held = f"expires > {dialect.now} AND {presence} IS NOT NULL"
+        if present:
+            held += f" AND NOT ({dialect.among(presence, present)})"
+        columns = "SELECT name, owner, expires, info FROM"
+        return (
+            f"{columns} {self.tables.locks} WHERE owner <> '' AND {held} UNION ALL"
+            f" {columns} {self.tables.claims} WHERE kind = {HOLDER} AND {held}"
         )
 
     def number(self, result: Result) -> int | None:

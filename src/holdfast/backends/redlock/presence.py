@@ -1,0 +1,310 @@
+"""For the crash detector: a link is a connection to each node, and who is absent on a quorum is.
+
+Contract: `core/presence.py`; the argument is in docs/backends/redlock.md. A link has its members
+from the beginning, a quorum of them at least, and loses them one by one; **it never gets another
+one**: a member that came after a look was absent in that look and is not gone. A ping counts when a
+quorum of the link's own members has answered it. So of any look in which a client was absent on a
+quorum, and any ping, one node took part in both: what is absent has had its last ping.
+
+A stamp is, for each node, when the vote ends, to within `EXACTLY`: nodes tell the rest of its time
+in milliseconds. A renewal so soon after the vote that the two look alike was before the look that
+follows a search, because that waits a little longer; and then its link is known to be gone.
+Hazard: nodes restart, and answer on new connections; that is no other ground. What matters is that
+each of a quorum lists its clients, and who has no connection there has none.
+Partners: `scripts/reap.lua`; `redis/presence.py`, the same for one Redis.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from holdfast.backends.common import not_for_children, public_id
+from holdfast.backends.redis.overview import info_of
+from holdfast.backends.redis.presence import LINKS, NAME
+from holdfast.backends.redis.transport import ORDINARY, Ear
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, share, trouble
+from holdfast.backends.redlock import overview
+from holdfast.backends.redlock.ballot import Everybody, explain, quorum_of
+from holdfast.backends.redlock.council import Council
+from holdfast.backends.redlock.ears import Ears
+from holdfast.backends.redlock.letters import Letter, Writer
+from holdfast.backends.redlock.nodes import Member
+from holdfast.core.port import Port
+from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+
+__all__ = ["RedlockLink", "RedlockRoll", "appear"]
+
+EXACTLY = 5
+"""Milliseconds."""
+
+AFTERWARDS = 0.03
+"""Seconds between a search and the look after it; several times `EXACTLY`."""
+
+COMPLETE = 10.0
+"""Seconds after which a link that lacks members is made anew."""
+
+LEAST = 0.1
+"""Seconds that a node has at least for an answer to the detector."""
+
+AWAY = 30.0
+"""Seconds for which a node that did not answer a search is not searched: waiting for it would delay
+what the others know."""
+
+
+class RedlockLink:
+    def __init__(
+        self, port: Port, nodes: int, members: dict[Member, Ear], key: str, patience: float
+    ) -> None:
+        self._port = port
+        self._nodes = nodes
+        self._members = members
+        self._touch = pack("DEL", key)  # of nothing; a replica refuses it, and nobody looks there
+        self._patience = patience
+        self._made = port.now()
+        self._over = port.event()
+        self._pings = 0
+
+    async def ping(self, deadline: float) -> None:
+        self._pings += 1
+        said = b"%d" % self._pings
+        question = pack("PING", said) + self._touch
+        answered = 0
+        for member, ear in list(self._members.items()):
+            limit = min(deadline, self._port.now() + self._patience)
+            try:
+                echo, touched = await ear.request(question, 2, limit)
+            except (NoAnswer, NotSent) as error:
+                self._lose(member, error)
+                continue
+            if echo != said:
+                self._lose(member, NoAnswer("it answered something else than it was asked"))
+            elif isinstance(touched, ReplyError):
+                self._lose(member, touched)
+            else:
+                answered += 1
+        if self._over.is_set():
+            raise Unavailable("the link was closed")
+        if answered < quorum_of(self._nodes):
+            raise Unavailable(f"{answered} of {self._nodes} nodes still see this client")
+        if answered < self._nodes and self._port.now() > self._made + COMPLETE:
+            raise Unavailable("the link is made anew, since nodes are missing in it")
+
+    def _lose(self, member: Member, error: Exception) -> None:
+        self._members.pop(member).close()
+        member.failed(error)
+
+    async def rest(self, until: float) -> None:
+        """The end of one member is seen by the next ping; only the end of many matters."""
+        if await self._over.wait(until):
+            raise Unavailable("the link was closed")
+
+    def cut(self) -> None:
+        self._over.set()
+        for ear in list(self._members.values()):
+            ear.cut()
+
+    def close(self) -> None:
+        self._over.set()
+        members, self._members = self._members, {}
+        for ear in members.values():
+            ear.close()
+
+
+async def appear(
+    port: Port,
+    ears: Ears,
+    council: Council,
+    key: str,
+    patience: float,
+    presence: str,
+    deadline: float,
+) -> RedlockLink:
+    nodes = council.members
+    failures: dict[int, Exception] = {}
+    members: dict[Member, Ear] = {}
+    done = False
+    try:
+        for place, member in enumerate(nodes):
+            limit = min(share(deadline, len(nodes) - place), port.now() + 2 * patience)
+            try:
+                ear = members[member] = await ears.line(member, limit)
+                not_for_children(ear)
+                reply = await ear.request(pack("CLIENT", "SETNAME", NAME + presence), 1, limit)
+                if isinstance(reply, ReplyError):
+                    raise trouble(reply, str(member)) or Unavailable(str(reply))
+            except (NoAnswer, NotSent, HoldfastError) as error:
+                failures[place] = error
+                member.failed(error)
+                if member in members:
+                    members.pop(member).close()
+        if len(members) < quorum_of(len(nodes)):
+            said = explain(failures, [str(member) for member in nodes])
+            kind: type[HoldfastError] = Unavailable
+            if sum(isinstance(e, Misconfigured) for e in failures.values()) > len(nodes) // 2:
+                kind = Misconfigured
+            raise kind(f"{len(members)} of {len(nodes)} nodes can be linked to ({said})")
+        done = True
+        return RedlockLink(port, len(nodes), members, key, patience)
+    finally:
+        if not done:
+            for ear in members.values():
+                ear.close()
+
+
+class Roster(Letter):
+    """Who is connected."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 1
+        self.data = pack("CLIENT", "LIST", "TYPE", "normal")
+
+
+class Ends:
+    """When votes end, by the places of their nodes. Equal as far as they are known alike: a node
+    that is silent now and then changes nothing."""
+
+    def __init__(self) -> None:
+        self.by_place: dict[int, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ends):
+            return False
+        both = self.by_place.keys() & other.by_place.keys()
+        near = (abs(self.by_place[place] - other.by_place[place]) <= EXACTLY for place in both)
+        return bool(both) and all(near)
+
+    __hash__ = None  # type: ignore[assignment]  # it is near, not equal
+
+
+class Enough(Everybody):
+    """A quorum of answers: who is absent on that many is absent, whatever the others say."""
+
+    @property
+    def decided(self) -> bool:
+        return super().decided or len(self.answers) >= self.quorum
+
+
+class RedlockRoll:
+    complete = True
+
+    def __init__(self, port: Port, council: Council, writer: Writer, patience: float) -> None:
+        self._port = port
+        self._council = council
+        self._writer = writer
+        self._patience = max(LEAST, 2 * patience)
+        self._searched = -AFTERWARDS
+        self._silent: dict[int, float] = {}  # nodes that are not searched until then
+
+    async def look(self, deadline: float) -> Look:
+        await self._port.sleep(max(0.0, self._searched + AFTERWARDS - self._port.now()))
+        ballot = Enough(len(self._council.members))
+        await self._council.ask(Roster(), ballot, deadline, ORDINARY)
+        names = [str(member) for member in self._council.members]
+        if hopeless := ballot.hopeless(names):
+            raise hopeless
+        answered = len(ballot.answers)
+        if answered < ballot.quorum:
+            raise Unavailable(
+                f"only {answered} of {ballot.nodes} nodes answered, and {ballot.quorum} are needed "
+                f"({explain(ballot.failures, names)})"
+            )
+        seen = Counter(
+            name.decode()
+            for [clients] in ballot.answers.values()
+            for name in set(LINKS.findall(clients))
+        )
+        here = {who: None for who, times in seen.items() if answered - times < ballot.quorum}
+        return Look("these nodes", here)
+
+    # -- votes ------------------------------------------------------------------------------------
+
+    async def claims(self, present: Collection[str], deadline: float) -> list[Suspect]:
+        """On all nodes that answer; what the others have is found when they do."""
+        found: dict[tuple[str, str], Suspect] = {}
+        for place in range(len(self._council.members)):
+            if self._port.now() < self._silent.get(place, 0.0):
+                continue
+            try:
+                await self._search(place, found, present, deadline)
+            except Unavailable:
+                self._silent[place] = self._port.now() + AWAY
+        self._searched = self._port.now()
+        return list(found.values())
+
+    async def _search(
+        self,
+        place: int,
+        found: dict[tuple[str, str], Suspect],
+        present: Collection[str],
+        deadline: float,
+    ) -> None:
+        keys, cursor = self._writer.keys, b"0"
+        while True:
+            scan = overview.Scan(cursor, keys.pattern(""))
+            [[cursor, listed]] = await self._ask(place, scan, deadline)
+            names = [name for key in listed if (name := keys.name(key)) is not None]
+            if names:
+                replies = await self._ask(place, self._writer.overview(names), deadline)
+                for name, (lock, left, _, clock) in zip(names, replies, strict=True):
+                    if lock and left > 0:
+                        self._note(found, present, place, name, lock, clock // 1000 + left)
+            if cursor == b"0":
+                return
+
+    async def _ask(self, place: int, letter: Letter, deadline: float) -> list[Any]:
+        ballot = Everybody(len(self._council.members), 1)
+        limit = min(deadline, self._port.now() + self._patience)
+        await self._council.ask(letter, ballot, limit, ORDINARY, [place])
+        if place not in ballot.answers:
+            raise Unavailable(str(ballot.failures.get(place)))
+        return ballot.answers[place]
+
+    def _note(
+        self,
+        found: dict[tuple[str, str], Suspect],
+        present: Collection[str],
+        place: int,
+        name: str,
+        lock: bytes,
+        ends: int,
+    ) -> None:
+        owner, _, text = lock.partition(b" ")
+        info = info_of(text)
+        presence = info.get(KEY)
+        if presence is None or presence in present:
+            return
+        who = owner.decode()
+        suspect = found.setdefault(
+            (name, who), Suspect(name, presence, public_id(who), info, Ends(), who)
+        )
+        suspect.stamp.by_place[place] = ends
+
+    async def free(self, suspects: Sequence[Suspect], deadline: float) -> list[bool | None]:
+        freed: list[bool | None] = [None] * len(suspects)
+        for place in range(len(self._council.members)):
+            some = [n for n, suspect in enumerate(suspects) if place in suspect.stamp.by_place]
+            if not some:
+                continue
+            letter = self._writer.reap(
+                [
+                    (suspects[n].name, suspects[n].token, suspects[n].stamp.by_place[place])
+                    for n in some
+                ],
+                EXACTLY,
+            )
+            try:
+                replies = await self._ask(place, letter, deadline)
+            except Unavailable:
+                continue
+            for number, reply in zip(some, replies, strict=True):
+                freed[number] = bool(freed[number]) or reply == 1
+        return freed
+
+    async def close(self) -> None:
+        """Its connections are the backend's."""
