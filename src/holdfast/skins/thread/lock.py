@@ -7,12 +7,13 @@ Partner: `skins/task/lock.py`, the same with `await`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.core.acquire import Acquisition
 from holdfast.core.guard import Exit, Guard
-from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
+from holdfast.core.handle import Fenced, Handle, Keyring, Puts, Unfenced, deadline_after, refused
 from holdfast.core.options import Want
 from holdfast.ports.thread import drive
 from holdfast.types import Busy
@@ -99,6 +100,16 @@ class Lease(Fenced, BaseLease):
     """An exclusive or shared lease."""
 
     __slots__ = ()
+
+    def transact(
+        self,
+        *,
+        put: Puts | None = None,
+        delete: Iterable[str | bytes] = (),
+    ) -> int:
+        """Put and delete keys of yours in the lease's own store, all in one step and only while
+        the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
+        return drive(self._transact(put, delete))
 
 
 class Permit(Unfenced, BaseLease):
