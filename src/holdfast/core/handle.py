@@ -28,11 +28,9 @@ from holdfast.errors import (
 )
 from holdfast.types import Busy, Mode, TxnGuard, Unknown
 
-__all__ = ["Fenced", "Handle", "Keyring", "Puts", "Unfenced", "deadline_after", "refused"]
+__all__ = ["Fenced", "Handle", "Keyring", "Unfenced", "deadline_after", "refused"]
 
 H = TypeVar("H", bound="Handle")
-
-Puts = Mapping[str, str | bytes] | Mapping[bytes, str | bytes]
 
 
 class Client(Protocol):
@@ -132,7 +130,7 @@ class Handle:
             )
         return token
 
-    async def _transact(self, put: Puts | None, delete: Iterable[str | bytes]) -> int:
+    async def _transact(self, put: Mapping[str, str | bytes] | None, delete: Iterable[str]) -> int:
         guard, engine = self.txn_guard(), self._engine
         if self._hold.incarnation != engine.port.incarnation():
             self.check()  # a forked child has no share in the parent's connections
@@ -159,7 +157,7 @@ class Handle:
             case Unknown():
                 raise Unavailable(
                     f"whether the transaction under {self.name!r} took effect is not known "
-                    f"({answer.reason}): look, or do it again. Until the lease is over it may yet arrive"
+                    f"({answer.reason}): look, or do it again. It may arrive while the lease lasts"
                 )
             case None:
                 raise StaleFence(

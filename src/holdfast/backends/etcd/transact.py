@@ -15,6 +15,7 @@ from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import TxnAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
 from holdfast.backends.etcd.http2 import Failure
+from holdfast.errors import Misconfigured
 from holdfast.types import TxnGuard, Unknown
 
 __all__ = ["transact"]
@@ -28,6 +29,13 @@ async def transact(
     deadline: float,
 ) -> int | Unknown | None:
     """The revision at which it took effect, or None: the lease did not hold."""
+    line = guard.key.rpartition(b"/")[0] + b"/"
+    for key in (*put, *delete):
+        if key.startswith(line):
+            raise Misconfigured(
+                f"the key {key!r:.80} is below the lock's own, where every key is a claim: it "
+                "would hold the lock. Keep what it guards elsewhere"
+            )
     request = wire.txn(
         [wire.compare(guard.key, wire.CREATE, wire.EQUAL, guard.create_revision)],
         [wire.op_put(key, value) for key, value in put.items()]

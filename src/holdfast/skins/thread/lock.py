@@ -7,13 +7,13 @@ Partner: `skins/task/lock.py`, the same with `await`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.core.acquire import Acquisition
 from holdfast.core.guard import Exit, Guard
-from holdfast.core.handle import Fenced, Handle, Keyring, Puts, Unfenced, deadline_after, refused
+from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
 from holdfast.core.options import Want
 from holdfast.ports.thread import drive
 from holdfast.types import Busy
@@ -104,8 +104,8 @@ class Lease(Fenced, BaseLease):
     def transact(
         self,
         *,
-        put: Puts | None = None,
-        delete: Iterable[str | bytes] = (),
+        put: Mapping[str, str | bytes] | None = None,
+        delete: Iterable[str] = (),
     ) -> int:
         """Put and delete keys of yours in the lease's own store, all in one step and only while
         the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
