@@ -411,7 +411,8 @@ def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
             os.read(reading, 1)  # until the parent is done
             os._exit(0)
     try:
-        file.write(5, "five")
+        with (tmp_path / "report.txt.fence").open() as record:
+            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.write(writing, b"x")
         os.waitpid(pid, 0)
