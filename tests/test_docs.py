@@ -18,6 +18,7 @@ import click
 import pytest
 
 import holdfast
+import holdfast.fencing.aio
 import holdfast.testing
 from holdfast import aio, errors, sync
 from holdfast.backends import find, schemes
@@ -77,7 +78,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def public_names() -> Iterator[tuple[str, str]]:
-    modules: list[ModuleType] = [holdfast, aio, holdfast.testing]
+    modules: list[ModuleType] = [holdfast, aio, holdfast.fencing, holdfast.testing]
     for module in modules:
         for name in module.__all__:
             yield module.__name__, name
@@ -100,7 +101,8 @@ def signature_of(name: str, function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             words.append("*")
-        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        variable = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        stars = "*" * (variable.index(parameter.kind) + 1) if parameter.kind in variable else ""
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(stars + parameter.name + default.replace("'", '"'))
     return f"{name}({', '.join(words)})"
@@ -141,6 +143,32 @@ def test_every_method_is_in_the_reference_with_its_defaults(owner: str) -> None:
     assert set(table) == blocking
     for written, awaited in tasks.items():
         assert (table[written][1] == "`await`") is awaited, written
+
+
+def gates(module: ModuleType) -> dict[str, str]:
+    """What is public in a module of gates, as the reference writes it -> what asyncio needs."""
+    found: dict[str, str] = {}
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not inspect.isclass(thing):
+            found[signature_of(name, thing)] = ""
+            continue
+        found[signature_of(name, thing.__init__)] = ""
+        for member in (m for m in dir(thing) if not m.startswith("_")):
+            function = inspect.getattr_static(thing, member)
+            if isinstance(function, property):
+                found[f"{name}.{member}"] = ""
+                continue
+            wrapped = inspect.isasyncgenfunction(inspect.unwrap(function))
+            word = "`await`" if inspect.iscoroutinefunction(function) else ""
+            found[signature_of(f"{name}.{member}", function)] = "`async with`" if wrapped else word
+    return found
+
+
+def test_every_gate_is_in_the_reference_with_its_defaults() -> None:
+    table = rows(section(API, "holdfast.fencing"))
+    assert set(gates(holdfast.fencing)) == set(table)
+    assert gates(holdfast.fencing.aio) == {written: cells[1] for written, cells in table.items()}
 
 
 @pytest.mark.parametrize("module", [holdfast, aio])

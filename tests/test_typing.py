@@ -26,6 +26,8 @@ WRONG = {
     'locks.lock("a").acquire().fence': "None",
     'locks.lock("a").acquire(timeout="5")': "str",
     "lease.fence = 1": "fence",
+    "fencing.Gate().check(permit)": "Permit",
+    'fencing.File("a").write(lease, 1)': "int",
     'locks.semaphore("a", 2).acquire(False) or 1 + permit.fence': "None",
     "report('1')": "str",
     "report(1, years=2)": "years",
@@ -34,7 +36,7 @@ WRONG = {
 }
 PRELUDE = """\
 import holdfast
-from holdfast import aio
+from holdfast import aio, fencing
 
 locks = holdfast.connect("memory://")
 lease = locks.lock("a").__enter__()

@@ -19,6 +19,7 @@ from holdfast.errors import (
     LeaseLost,
     Misconfigured,
     NotHeld,
+    StaleFence,
     Unavailable,
     Unsupported,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Permit",
     "RWLock",
     "Semaphore",
+    "StaleFence",
     "TxnGuard",
     "Unavailable",
     "Unsupported",

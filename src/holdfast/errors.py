@@ -15,6 +15,7 @@ __all__ = [
     "LeaseLost",
     "Misconfigured",
     "NotHeld",
+    "StaleFence",
     "Unavailable",
     "Unsupported",
 ]
@@ -48,6 +49,25 @@ class LeaseLost(HoldfastError):
 
 def _lease_lost(message: str, name: str, reason: str, fence: int | None) -> LeaseLost:
     return LeaseLost(message, name=name, reason=reason, fence=fence)
+
+
+class StaleFence(HoldfastError):
+    """A write came with an older fencing token than the resource has seen: nothing was written."""
+
+    def __init__(
+        self, message: str, *, resource: str, token: int, highest: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.token = token
+        self.highest = highest
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _stale_fence, (self.args[0], self.resource, self.token, self.highest)
+
+
+def _stale_fence(message: str, resource: str, token: int, highest: int | None) -> StaleFence:
+    return StaleFence(message, resource=resource, token=token, highest=highest)
 
 
 class NotHeld(HoldfastError, RuntimeError):

@@ -22,7 +22,7 @@ made when first needed, so that `connect()` cannot hang and a forked child makes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.port import Port
@@ -39,10 +39,11 @@ from holdfast.types import (
     Lost,
     Released,
     Renewed,
+    TxnGuard,
     Unknown,
 )
 
-__all__ = ["Backend", "Signals", "Swept", "Tabular"]
+__all__ = ["Backend", "Signals", "Swept", "Tabular", "Transactional"]
 
 
 class Signals(Protocol):
@@ -152,4 +153,19 @@ class Swept(Protocol):
 
     async def sweep(self, idle: float, deadline: float) -> int:
         """Forget what is over, and names unused for so many seconds; how much there was."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A store that can write the user's own keys in one step with comparing that a lease holds."""
+
+    async def transact(
+        self,
+        guard: TxnGuard,
+        put: Mapping[bytes, bytes],
+        delete: Sequence[bytes],
+        deadline: float,
+    ) -> int | Unknown | None:
+        """All of it, or nothing: the store's revision then, or None if the guard did not hold."""
         ...

@@ -11,7 +11,7 @@ anything gets there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.backends.etcd import keeping, overview
 from holdfast.backends.etcd.asynchronous import AsyncTransport
@@ -24,6 +24,7 @@ from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.site import OPTIONS, site_of
 from holdfast.backends.etcd.taking import Taking
+from holdfast.backends.etcd.transact import transact
 from holdfast.backends.url import Url
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
@@ -41,6 +42,7 @@ from holdfast.types import (
     Mode,
     Released,
     Renewed,
+    TxnGuard,
     Unknown,
 )
 
@@ -163,3 +165,12 @@ class EtcdBackend:
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         return await self._cells.wait(name, version, deadline)
+
+    async def transact(
+        self,
+        guard: TxnGuard,
+        put: Mapping[bytes, bytes],
+        delete: Sequence[bytes],
+        deadline: float,
+    ) -> int | Unknown | None:
+        return await transact(self._channel, guard, put, delete, deadline)

@@ -8,6 +8,7 @@ Partner: `skins/thread/lock.py`, the same without `await`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -120,6 +121,16 @@ class Lease(Fenced, BaseLease):
     """An exclusive or shared lease."""
 
     __slots__ = ()
+
+    async def transact(
+        self,
+        *,
+        put: Mapping[str, str | bytes] | None = None,
+        delete: Iterable[str] = (),
+    ) -> int:
+        """Put and delete keys of yours in the lease's own store, all in one step and only while
+        the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
+        return await self._transact(put, delete)
 
 
 class Permit(Unfenced, BaseLease):

@@ -7,6 +7,7 @@ Partner: `skins/task/lock.py`, the same with `await`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -99,6 +100,16 @@ class Lease(Fenced, BaseLease):
     """An exclusive or shared lease."""
 
     __slots__ = ()
+
+    def transact(
+        self,
+        *,
+        put: Mapping[str, str | bytes] | None = None,
+        delete: Iterable[str] = (),
+    ) -> int:
+        """Put and delete keys of yours in the lease's own store, all in one step and only while
+        the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
+        return drive(self._transact(put, delete))
 
 
 class Permit(Unfenced, BaseLease):

@@ -1,0 +1,166 @@
+"""A file that refuses stale tokens: replaced as a whole, with a record of the highest token beside.
+
+Contract: `NAME` is the old content or the new one, never a part, whatever dies when. `NAME.fence`
+has the record and serialises the writers of this host (flock); `NAME.fence-new` is what is being
+written. Readers need nothing: they open `NAME`.
+
+Laws: the record is on disk before the rename, so a crash between the two refuses too much and never
+too little: the holder writes again with the same token. The record has two slots, with checksums,
+written in turn: of a torn one the other is left.
+
+Hazards: a forked child inherits an flock, so it is undone and not merely closed; the record may be
+deleted while one waits for it, so its inode is compared afterwards. On a network filesystem, flock
+must work between the hosts that write. Blocks; with asyncio, use `aio.File`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+
+from holdfast.errors import Misconfigured
+from holdfast.fencing.tokens import Token, stale, token_of
+
+__all__ = ["File"]
+
+SLOT = 30
+"""20 digits, a blank, 8 hexadecimal digits, a line's end."""
+
+
+class File:
+    """The file at `path`, which need not exist yet; its folder must."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.path.realpath(path)
+        self._record = self._path + ".fence"
+
+    def write(self, lease: Token, data: bytes | str) -> None:
+        """Make this the content (text as UTF-8); `StaleFence` if a newer token has written."""
+        token = token_of(lease)
+        content = data.encode() if isinstance(data, str) else data
+        with self._alone() as record:
+            highest = self._admit(record, token)
+            new = self._path + ".fence-new"
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    mode = _mode(self._path)
+                    if mode is not None:
+                        os.fchmod(file.fileno(), mode)
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._take(record, highest, token, new)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(new)
+                raise
+
+    def replace(self, lease: Token, source: str | os.PathLike[str]) -> None:
+        """Put a finished file, on the same filesystem, in its place; as `write`. A refused one
+        stays where it is."""
+        token = token_of(lease)
+        with self._alone() as record:
+            highest = self._admit(record, token)
+            fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._take(record, highest, token, source)
+
+    def check(self, lease: Token) -> None:
+        """Compare and note, and write nothing: older tokens are refused from now on."""
+        token = token_of(lease)
+        with self._alone() as record:
+            _note(record, self._admit(record, token), token)
+
+    def highest(self) -> int:
+        """The highest token that was seen; 0 before the first."""
+        with self._alone() as record:
+            return self._read(record)
+
+    # -- under the flock --------------------------------------------------------------------------
+
+    def _admit(self, record: int, token: int) -> int:
+        highest = self._read(record)
+        if token < highest:
+            raise stale(self._path, token, highest)
+        return highest
+
+    def _take(self, record: int, highest: int, token: int, source: str | os.PathLike[str]) -> None:
+        _note(record, highest, token)
+        os.replace(source, self._path)
+        _sync_folder(os.path.dirname(self._path))
+
+    def _read(self, record: int) -> int:
+        content = os.pread(record, 2 * SLOT, 0)
+        found = [token for token in map(_slot, (content[:SLOT], content[SLOT:])) if token]
+        # The first record ever goes to the first slot: if that alone is torn, there was none.
+        if not found and len(content) > SLOT:
+            raise Misconfigured(
+                f"{self._record} is damaged. If nobody writes who holds an older lease, delete it"
+            )
+        return max(found, default=0)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[int]:
+        while True:
+            fd = os.open(self._record, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if _same(fd, self._record):
+                    yield fd
+                    return
+            finally:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+                finally:
+                    os.close(fd)
+
+
+def _slot(content: bytes) -> int:
+    """The token in a slot; 0 if there is none, or it is torn."""
+    digits, _, check = content.partition(b" ")
+    if len(content) != SLOT or not digits.isdigit() or check != b"%08x\n" % zlib.crc32(digits):
+        return 0
+    return int(digits)
+
+
+def _note(record: int, highest: int, token: int) -> None:
+    """Into the slot that does not have the highest. Nothing to do if that is ours."""
+    if token == highest:
+        return
+    first = _slot(os.pread(record, SLOT, 0))
+    digits = b"%020d" % token
+    # The first if it is free or torn, or has the older one.
+    offset = SLOT if first and first == highest else 0
+    os.pwrite(record, b"%b %08x\n" % (digits, zlib.crc32(digits)), offset)
+    os.fsync(record)
+
+
+def _same(fd: int, path: str) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

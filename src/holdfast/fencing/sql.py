@@ -1,0 +1,96 @@
+"""Statements for the caller's own connection: identifiers, parameters, and what drivers differ in.
+
+Contract: nothing is executed here. Values travel as parameters in the driver's style; names of
+tables and columns cannot, so they are checked: plain words, or quoted by the caller.
+Partners: `table.py`, `trigger.py`; `aio.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import Misconfigured
+
+__all__ = ["Driver", "Statement", "base_name", "driver_of", "first_column", "identifier"]
+
+WORD = r"""(?:[A-Za-z_][A-Za-z0-9_$]*|"[^"'`%{}\x00]+"|`[^"'`%{}\x00]+`)"""
+NAME = re.compile(rf"{WORD}(?:\.{WORD}){{0,2}}")
+
+STYLES = {
+    "qmark": "?",
+    "format": "%s",
+    "pyformat": "%s",
+    "numeric": ":{}",
+    "numeric_dollar": "${}",
+    "named": ":p{}",
+}
+
+SILENT = {"aiomysql": "pyformat", "asyncmy": "pyformat", "aiosqlite": "qmark"}
+"""Drivers whose module does not say its `paramstyle`."""
+
+SQLITE = ("sqlite", "sqlite3", "aiosqlite", "pysqlite2", "pysqlcipher3")
+MYSQL = ("mysql", "mariadb", "pymysql", "MySQLdb", "aiomysql", "asyncmy")
+
+
+def identifier(name: str) -> str:
+    """A table or column, `schema.table` included; `"Quoted"` where the database needs it."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise Misconfigured(
+            f"{name!r:.80} is no name of a table or column here: letters, digits and _, or quoted "
+            "as the database wants it"
+        )
+    return name
+
+
+def base_name(name: str) -> str:
+    """Without schema and quotes; what is made for the table is named after it."""
+    return re.sub(r"\W", "_", name.rpartition(".")[2].strip('"`'))
+
+
+@dataclass(slots=True, frozen=True)
+class Driver:
+    style: str  # as DB-API's `paramstyle`
+    locks_reads: bool  # SELECT ... FOR UPDATE: SQLite has none, and needs none
+    counts_changes: bool  # MySQL may count rows changed, and not rows found
+
+
+@dataclass(slots=True, frozen=True)
+class Statement:
+    """Text with {} where a parameter belongs, and the parameters in that order."""
+
+    text: str
+    values: Sequence[Any]
+    rows: bool = False  # whether it answers with a row
+
+    def for_driver(self, style: str) -> tuple[str, Any]:
+        mark = STYLES[style]
+        text = self.text.format(*(mark.format(n + 1) for n in range(len(self.values))))
+        if style == "named":
+            return text, {f"p{n + 1}": value for n, value in enumerate(self.values)}
+        return text, tuple(self.values)
+
+
+def driver_of(connection: Any, paramstyle: str | None) -> Driver:
+    """What kind of connection this is: by SQLAlchemy's dialect, else by the module it is from."""
+    dialect = getattr(connection, "dialect", None)
+    if hasattr(connection, "exec_driver_sql") and dialect is not None:
+        family, style = dialect.name, paramstyle or dialect.paramstyle
+    else:
+        family = type(connection).__module__.partition(".")[0]
+        said = getattr(sys.modules.get(family), "paramstyle", None)
+        style = paramstyle or said or SILENT.get(family)
+    if style not in STYLES:
+        raise Misconfigured(
+            f"how {family!r} writes parameters is not known: say paramstyle=, one of "
+            f"{', '.join(STYLES)}"
+        )
+    return Driver(style, family not in SQLITE, family in MYSQL)
+
+
+def first_column(row: Any) -> Any:
+    """Of a row as drivers have them: a tuple, or a mapping if the caller has it so."""
+    return next(iter(row.values())) if isinstance(row, Mapping) else row[0]
