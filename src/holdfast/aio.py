@@ -27,6 +27,7 @@ from holdfast.skins.task.lock import (
     RWLock,
     Semaphore,
 )
+from holdfast.skins.task.multi import MultiLease, MultiLock
 from holdfast.skins.task.optimistic import Optimistic
 from holdfast.skins.task.tools import Tools
 from holdfast.types import LockInfo, Mode
@@ -37,6 +38,8 @@ __all__ = [
     "Lock",
     "Locks",
     "LostEvent",
+    "MultiLease",
+    "MultiLock",
     "Optimistic",
     "Permit",
     "RWLock",

@@ -18,6 +18,7 @@ from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.skins.thread.lock import Lease, Lock, LostEvent, Permit, RWLock, Semaphore
+from holdfast.skins.thread.multi import MultiLease, MultiLock
 from holdfast.skins.thread.optimistic import Optimistic
 from holdfast.skins.thread.tools import Tools
 from holdfast.types import LockInfo, Mode
@@ -27,6 +28,8 @@ __all__ = [
     "Lock",
     "Locks",
     "LostEvent",
+    "MultiLease",
+    "MultiLock",
     "Optimistic",
     "Permit",
     "RWLock",

@@ -5,9 +5,18 @@ Partners: the files beside this one; `toolbox/`, where the decisions are; `aio.p
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Unpack, cast
+
 from holdfast.client import Client
 from holdfast.core.names import checked_name
+from holdfast.skins.task.lock import AioLockOptions
+from holdfast.skins.task.multi import MultiLock
 from holdfast.skins.task.optimistic import Optimistic
+from holdfast.toolbox.multi import check_alone, sorted_names
+from holdfast.types import Mode
+
+if TYPE_CHECKING:
+    from holdfast.aio import Locks
 
 __all__ = ["Tools"]
 
@@ -15,6 +24,18 @@ __all__ = ["Tools"]
 class Tools(Client):
     """The part of a client that is above locks."""
 
+    @property
+    def _locks(self) -> Locks:
+        """This very client, with all that it makes."""
+        return cast("Locks", self)
+
     def optimistic(self, name: str) -> Optimistic:
         """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
         return Optimistic(self, checked_name(name))
+
+    def multi(self, *names: str, **options: Unpack[AioLockOptions]) -> MultiLock:
+        """Several locks as one: all or none, whatever order they are named in."""
+        wishes = [self._locks._wish(name, Mode.EXCLUSIVE, options) for name in sorted_names(names)]
+        wants = [want for want, _ in wishes]
+        check_alone(wants[0], "a multi")
+        return MultiLock(self._locks, wants, wishes[0][1])

@@ -5,9 +5,18 @@ Partners: the files beside this one; `toolbox/`, where the decisions are; `sync.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Unpack, cast
+
 from holdfast.client import Client
 from holdfast.core.names import checked_name
+from holdfast.core.options import LockOptions
+from holdfast.skins.thread.multi import MultiLock
 from holdfast.skins.thread.optimistic import Optimistic
+from holdfast.toolbox.multi import check_alone, sorted_names
+from holdfast.types import Mode
+
+if TYPE_CHECKING:
+    from holdfast.sync import Locks
 
 __all__ = ["Tools"]
 
@@ -15,6 +24,17 @@ __all__ = ["Tools"]
 class Tools(Client):
     """The part of a client that is above locks."""
 
+    @property
+    def _locks(self) -> Locks:
+        """This very client, with all that it makes."""
+        return cast("Locks", self)
+
     def optimistic(self, name: str) -> Optimistic:
         """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
         return Optimistic(self, checked_name(name))
+
+    def multi(self, *names: str, **options: Unpack[LockOptions]) -> MultiLock:
+        """Several locks as one: all or none, whatever order they are named in."""
+        wants = [self._locks._wish(name, Mode.EXCLUSIVE, options) for name in sorted_names(names)]
+        check_alone(wants[0], "a multi")
+        return MultiLock(self._locks, wants)
