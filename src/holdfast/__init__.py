@@ -23,6 +23,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.sync import (
+    AnyStripe,
     Lease,
     Lock,
     Locks,
@@ -33,6 +34,8 @@ from holdfast.sync import (
     Permit,
     RWLock,
     Semaphore,
+    StripeLease,
+    Stripes,
     connect,
 )
 from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
@@ -41,6 +44,7 @@ __version__ = "0.1.0.dev1"
 
 __all__ = [
     "AcquireTimeout",
+    "AnyStripe",
     "Capabilities",
     "ClaimInfo",
     "Closed",
@@ -61,6 +65,8 @@ __all__ = [
     "Permit",
     "RWLock",
     "Semaphore",
+    "StripeLease",
+    "Stripes",
     "TxnGuard",
     "Unavailable",
     "Unsupported",

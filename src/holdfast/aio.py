@@ -29,11 +29,13 @@ from holdfast.skins.task.lock import (
 )
 from holdfast.skins.task.multi import MultiLease, MultiLock
 from holdfast.skins.task.optimistic import Optimistic
+from holdfast.skins.task.stripes import AnyStripe, StripeLease, Stripes
 from holdfast.skins.task.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
     "AioLockOptions",
+    "AnyStripe",
     "Lease",
     "Lock",
     "Locks",
@@ -44,6 +46,8 @@ __all__ = [
     "Permit",
     "RWLock",
     "Semaphore",
+    "StripeLease",
+    "Stripes",
     "connect",
 ]
 

@@ -20,10 +20,12 @@ from holdfast.ports.thread import ThreadPort, drive
 from holdfast.skins.thread.lock import Lease, Lock, LostEvent, Permit, RWLock, Semaphore
 from holdfast.skins.thread.multi import MultiLease, MultiLock
 from holdfast.skins.thread.optimistic import Optimistic
+from holdfast.skins.thread.stripes import AnyStripe, StripeLease, Stripes
 from holdfast.skins.thread.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
+    "AnyStripe",
     "Lease",
     "Lock",
     "Locks",
@@ -34,6 +36,8 @@ __all__ = [
     "Permit",
     "RWLock",
     "Semaphore",
+    "StripeLease",
+    "Stripes",
     "connect",
 ]
 

@@ -67,6 +67,9 @@ class Keeper:
         """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
         self._claims[claim.owner] = claim
 
+    def begun(self, claim: Claim) -> bool:
+        return claim.owner in self._claims
+
     def settle(self, claim: Claim) -> None:
         """The store is known to have nothing of this claim any more."""
         self._claims.pop(claim.owner, None)

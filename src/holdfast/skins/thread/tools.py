@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from holdfast.client import Client
 from holdfast.core.names import checked_name
-from holdfast.core.options import LockOptions
+from holdfast.core.options import LockOptions, Want
 from holdfast.skins.thread.multi import MultiLock
 from holdfast.skins.thread.optimistic import Optimistic
+from holdfast.skins.thread.stripes import Stripes
 from holdfast.toolbox.multi import check_alone, sorted_names
+from holdfast.toolbox.stripes import checked_count, stripe_name
 from holdfast.types import Mode
 
 if TYPE_CHECKING:
@@ -38,3 +40,14 @@ class Tools(Client):
         wants = [self._locks._wish(name, Mode.EXCLUSIVE, options) for name in sorted_names(names)]
         check_alone(wants[0], "a multi")
         return MultiLock(self._locks, wants)
+
+    def stripes(self, name: str, count: int, **options: Unpack[LockOptions]) -> Stripes:
+        """A resource in `count` segments: the one `of` a key, `any` free one, or `all` of them."""
+        name, count, locks = checked_name(name), checked_count(count), self._locks
+
+        def want(number: int) -> Want:
+            wanted = locks._wish(stripe_name(name, number, count), Mode.EXCLUSIVE, options)
+            check_alone(wanted, "a stripe")
+            return wanted
+
+        return Stripes(locks, name, count, want)

@@ -35,6 +35,9 @@ MIRRORS: dict[type, type] = {
     sync.LostEvent: aio.LostEvent,
     sync.MultiLock: aio.MultiLock,
     sync.MultiLease: aio.MultiLease,
+    sync.Stripes: aio.Stripes,
+    sync.AnyStripe: aio.AnyStripe,
+    sync.StripeLease: aio.StripeLease,
 }
 
 
