@@ -24,14 +24,19 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.sync import (
+    AnyStripe,
     Lease,
     Lock,
     Locks,
     LostEvent,
+    MultiLease,
+    MultiLock,
     Optimistic,
     Permit,
     RWLock,
     Semaphore,
+    StripeLease,
+    Stripes,
     connect,
 )
 from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
@@ -40,6 +45,7 @@ __version__ = "0.1.0.dev1"
 
 __all__ = [
     "AcquireTimeout",
+    "AnyStripe",
     "Capabilities",
     "ClaimInfo",
     "Closed",
@@ -53,12 +59,16 @@ __all__ = [
     "LostEvent",
     "Misconfigured",
     "Mode",
+    "MultiLease",
+    "MultiLock",
     "NotHeld",
     "Optimistic",
     "Permit",
     "RWLock",
     "Semaphore",
     "StaleFence",
+    "StripeLease",
+    "Stripes",
     "TxnGuard",
     "Unavailable",
     "Unsupported",

@@ -27,20 +27,27 @@ from holdfast.skins.task.lock import (
     RWLock,
     Semaphore,
 )
+from holdfast.skins.task.multi import MultiLease, MultiLock
 from holdfast.skins.task.optimistic import Optimistic
+from holdfast.skins.task.stripes import AnyStripe, StripeLease, Stripes
 from holdfast.skins.task.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
     "AioLockOptions",
+    "AnyStripe",
     "Lease",
     "Lock",
     "Locks",
     "LostEvent",
+    "MultiLease",
+    "MultiLock",
     "Optimistic",
     "Permit",
     "RWLock",
     "Semaphore",
+    "StripeLease",
+    "Stripes",
     "connect",
 ]
 

@@ -18,19 +18,26 @@ from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.skins.thread.lock import Lease, Lock, LostEvent, Permit, RWLock, Semaphore
+from holdfast.skins.thread.multi import MultiLease, MultiLock
 from holdfast.skins.thread.optimistic import Optimistic
+from holdfast.skins.thread.stripes import AnyStripe, StripeLease, Stripes
 from holdfast.skins.thread.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
+    "AnyStripe",
     "Lease",
     "Lock",
     "Locks",
     "LostEvent",
+    "MultiLease",
+    "MultiLock",
     "Optimistic",
     "Permit",
     "RWLock",
     "Semaphore",
+    "StripeLease",
+    "Stripes",
     "connect",
 ]
 

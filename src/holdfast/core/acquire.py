@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.backend import Backend
-from holdfast.core.hold import Hold
+from holdfast.core.backend import Backend, Together
+from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
 from holdfast.core.waiting import Outcome, Waiting
 from holdfast.errors import Closed, HoldfastError, LeaseLost, NotHeld, Unavailable
-from holdfast.types import AlreadyLost, Busy, Grant, Lost, Renewed, Unknown
+from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed, Unknown
 
-__all__ = ["Acquisition", "Engine"]
+__all__ = ["Acquisition", "Engine", "GivenUp"]
 
 DAY = 86400.0
+
+
+class GivenUp(Exception):
+    """Ends an acquisition that somebody else gave up; never leaves the library."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -54,15 +58,21 @@ class Engine:
     def trusted(self, hold: Hold) -> bool:
         """What `lease.held` says: computed at every look, from the clock alone."""
         port = self.port
-        return hold.trusted(port.now()) and hold.incarnation == port.incarnation()
+        if hold.together:
+            now = port.now()
+            trusted = all(each.trusted(now) for each in hold.together)
+        else:
+            trusted = hold.trusted(port.now())
+        return trusted and hold.incarnation == port.incarnation()
 
     def check_deadline(self, hold: Hold) -> None:
         """Notice a deadline that passed, whether or not the keeper is alive to notice it."""
         if not hold.end and hold.incarnation == self.port.incarnation():
             now = self.port.now()
-            if now >= hold.until:
-                late = now - hold.until
-                self.keeper.lose(hold, f"its time ran out {late:.3f} s ago", gone=False)
+            for each in hold.together or (hold,):
+                if now >= each.until:
+                    late = now - each.until
+                    self.keeper.lose(each, f"its time ran out {late:.3f} s ago", gone=False)
 
     def over(self, hold: Hold) -> HoldfastError:
         """What to raise to somebody who relies on a hold that has ended."""
@@ -75,32 +85,32 @@ class Engine:
         self.check_deadline(hold)
         if hold.end:
             raise self.over(hold)
-        sent, before = self.port.now(), hold.until
-        limit = min(sent + self.request_timeout, before)
-        result: Renewed | Lost | Unknown
+        holds = hold.together or (hold,)
+        sent, before = self.port.now(), [each.until for each in holds]
+        limit = min(sent + self.request_timeout, *before)
+        results: Sequence[Renewed | Lost | Unknown]
         try:
-            (result,) = await self.backend.renew([hold.grant], limit)
+            results = await self.backend.renew([each.grant for each in holds], limit)
         except Unavailable as error:  # it may have taken until the lease was over
-            result = Unknown(str(error))
-        match result:
-            case Renewed(until):
-                self.check_deadline(hold)  # what is over stays over, though the store says yes
-                if hold.end:
-                    raise self.over(hold)
-                hold.renewed(sent, until, self.port.random())
-            case Lost(reason):
-                self.keeper.lose(hold, reason, gone=True)
-                raise self.over(hold)
-            case Unknown(reason):
-                self.check_deadline(hold)
-                if hold.end:
-                    raise self.over(hold)
-                if hold.until > before:  # the keeper has extended it meanwhile
-                    return
-                raise Unavailable(
-                    f"renewing {hold.claim.name!r} got no answer ({reason}); the lease is still "
-                    f"trusted for {hold.until - self.port.now():.1f} s"
-                )
+            results = [Unknown(str(error))] * len(holds)
+        self.check_deadline(hold)  # what is over stays over, though the store says yes
+        for each, result in zip(holds, results, strict=True):
+            if isinstance(result, Lost):
+                self.keeper.lose(each, result.reason, gone=True)
+        if hold.end:
+            raise self.over(hold)
+        silence: Unknown | None = None
+        for each, result, until in zip(holds, results, before, strict=True):
+            if isinstance(result, Renewed):
+                each.renewed(sent, result.until, self.port.random())
+            elif isinstance(result, Unknown) and each.until <= until:  # nor did the keeper do it
+                silence = result
+        if silence is not None:
+            left = min(each.until for each in holds) - self.port.now()
+            raise Unavailable(
+                f"renewing {hold.claim.name!r} got no answer ({silence.reason}); the lease is "
+                f"still trusted for {left:.1f} s"
+            )
 
     async def until_ended(
         self, hold: Hold, over: Callable[[], bool], deadline: float | None
@@ -134,6 +144,8 @@ class Engine:
         now = self.port.now()
         if now >= hold.until:
             self.check_deadline(hold)
+        if hold.together:
+            return await self._release_together(hold.together, now + self.request_timeout)
         if not self.keeper.leave(hold, share):
             return not hold.lost
         claim = hold.claim
@@ -152,6 +164,35 @@ class Engine:
         hold.announce(self.port)
         return not hold.lost
 
+    async def _release_together(self, holds: Sequence[Hold], deadline: float) -> bool:
+        """As `release`; in one round trip where the store can. If one had been lost, all were."""
+        ours = [hold for hold in holds if self.keeper.end(hold, RELEASED)]
+        results: list[Released | AlreadyLost | Unknown] = []
+        try:
+            if ours and isinstance(self.backend, Together):
+                grants = [hold.grant for hold in ours]
+                results = await self.backend.release_together(grants, deadline)
+            else:
+                for hold in reversed(ours):
+                    tombstone = hold.claim.unanswered
+                    answer = await self.backend.release(hold.grant, tombstone, deadline)
+                    results.insert(0, answer)
+        except Unavailable:
+            pass  # the keeper goes on with what has no answer
+        silent = len(ours) - len(results)
+        for hold, result in zip(ours[silent:], results, strict=True):
+            if not isinstance(result, Unknown):
+                self.keeper.settle(hold.claim)
+            if isinstance(result, AlreadyLost):
+                hold.end = result.reason
+        lost = next((hold for hold in holds if hold.lost), None)
+        for hold in ours:
+            if lost is not None and not hold.lost:
+                hold.end = lost.as_one(lost.end)
+            self.keeper.owe(hold.claim)  # what is settled is not
+            hold.announce(self.port)
+        return lost is None
+
     async def close(self, patience: float) -> None:
         """Again after an interrupted or cancelled one: goes on where that stopped."""
         self.closed = True
@@ -168,13 +209,21 @@ class Acquisition:
     interrupted and wherever: the claim is known from the start.
     """
 
-    __slots__ = ("claim", "engine", "entered", "want")
+    __slots__ = ("claim", "engine", "entered", "given_up", "waits", "want")
 
     def __init__(self, engine: Engine, want: Want) -> None:
         self.engine = engine
         self.want = want
         self.claim = want.claim(new_owner(), engine.identity)
         self.entered: Hold | None = None  # the hold that was entered again instead
+        self.given_up = False  # by another thread or task than runs it: it must ask no more
+        self.waits = False  # in line, and nothing is being asked
+
+    def give_up(self) -> bool:
+        """Told by another thread or task; True if a request of it may be under way. What it has in
+        the store is then the caller's to withdraw: that also ends its waiting."""
+        self.given_up = True
+        return self.claim.unanswered or not self.waits
 
     def abandon(self) -> None:
         """Never blocks and may be called whatever happened, more than once."""
@@ -187,7 +236,7 @@ class Acquisition:
         engine, keeper = self.engine, self.engine.keeper
         keeper.begin(self.claim)
         # Looked at after announcing, so close() either stops us or sees us; and so does the exit.
-        if engine.closed or keeper.exiting:
+        if engine.closed or keeper.exiting or self.given_up:
             keeper.settle(self.claim)
             return False
         return True
@@ -197,6 +246,8 @@ class Acquisition:
         asks for nothing any more, and need not be told."""
         if self.engine.keeper.exiting:
             await self.engine.port.sleep(DAY)
+        if self.given_up:
+            raise GivenUp
         raise Closed("the client was closed while this acquire was under way")
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:

@@ -43,7 +43,7 @@ from holdfast.types import (
     Unknown,
 )
 
-__all__ = ["Backend", "Signals", "Swept", "Tabular", "Transactional"]
+__all__ = ["Backend", "Signals", "Swept", "Tabular", "Together", "Transactional"]
 
 
 class Signals(Protocol):
@@ -133,6 +133,25 @@ class Backend(Protocol):
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         """Until the cell's version differs from `version` (0: until it exists) and return it as it
         then is, None meaning empty; or return it unchanged at the deadline."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A store that can take several exclusive claims in one step. Others, and names of which this
+    cannot be said, are asked for one after another."""
+
+    async def attempt_together(
+        self, claims: Sequence[Claim], deadline: float
+    ) -> Sequence[Grant] | Busy | Unknown:
+        """All of them, in one step, if all are free and nobody waits for any. Else none, and no
+        trace: `Busy` then only says that they are not to be had so."""
+        ...
+
+    async def release_together(
+        self, grants: Sequence[Grant], deadline: float
+    ) -> list[Released | AlreadyLost | Unknown]:
+        """As `release`, with a tombstone for who is `unanswered`; one answer each."""
         ...
 
 

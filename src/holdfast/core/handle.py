@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.acquire import Engine
 from holdfast.core.backend import Transactional
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
@@ -28,7 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.types import Busy, Mode, TxnGuard, Unknown
 
-__all__ = ["Fenced", "Handle", "Keyring", "Unfenced", "deadline_after", "refused"]
+__all__ = ["Fenced", "Handle", "Keyring", "Taking", "Unfenced", "deadline_after", "refused"]
 
 H = TypeVar("H", bound="Handle")
 
@@ -41,12 +41,28 @@ class Client(Protocol):
     def _engine(self) -> Engine: ...
 
 
+class Taking(Protocol):
+    """One acquire: `Acquisition`, or what a tool has in its place."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def want(self) -> Want:
+        """What is asked for; where that is several things, the one that was not to be had."""
+        ...
+
+    async def run(self, blocking: bool, timeout: float) -> Hold | Busy: ...
+
+    def abandon(self) -> None: ...
+
+
 class Handle:
     """A lease, as far as it can be looked at without waiting."""
 
     __slots__ = ("__weakref__", "_coming", "_done", "_engine", "_hold", "_keyring", "_share")
 
-    def __init__(self, acquisition: Acquisition, hold: Hold, keyring: Keyring[Any]) -> None:
+    def __init__(self, acquisition: Taking, hold: Hold, keyring: Keyring[Any]) -> None:
         self._done = False
         self._coming: weakref.ref[Guard] | None = None  # a `with` statement about to enter it
         self._engine = acquisition.engine
@@ -308,7 +324,7 @@ class Keyring(Generic[H]):
             self._sweep_at = max(16, 2 * len(self._leases))
         self._leases[lease] = context
 
-    def _forget(self, acquisition: Acquisition) -> None:
+    def _forget(self, acquisition: Taking) -> None:
         """An acquire that failed or was interrupted leaves nothing here either."""
         for lease in reversed(list(self._leases)):
             if lease._share is acquisition:

@@ -2,7 +2,8 @@
 
 Contract: the lease's state (pure, `core/lease.py`) plus who stands on it and who must hear of its
 loss. Each lease is a *share*, known by the acquisition it came from; several leases of a re-entrant
-lock share one hold. Nothing here points at the user's Lease object, so that dropping it is noticed.
+lock share one hold. Holds that were taken `together` stand and fall so: the loss of one is that of
+all. Nothing here points at the user's Lease object, so that dropping it is noticed.
 Partner: `core/keeper.py`, which alone ends holds.
 """
 
@@ -45,6 +46,7 @@ class Hold(LeaseState):
         "hint",
         "incarnation",
         "shares",
+        "together",
     )
 
     def __init__(
@@ -67,6 +69,7 @@ class Hold(LeaseState):
         self.guards: list[GuardRef] | None = None  # its leases, and the `with` statements inside
         self.callbacks: list[tuple[object, Callback]] | None = None
         self.ended: Event | None = None  # made when somebody waits for it
+        self.together: tuple[Hold, ...] = ()  # with itself, if it is one of several
 
     def listen(self, share: object, callback: Callback) -> None:
         self.callbacks = [*(self.callbacks or ()), (share, callback)]
@@ -106,6 +109,10 @@ class Hold(LeaseState):
     @property
     def lost(self) -> bool:
         return bool(self.end) and self.end != RELEASED
+
+    def as_one(self, reason: str) -> str:
+        """Why what was taken together with this one is lost, if this one is for that reason."""
+        return f"{self.claim.name!r}, which was taken together with it, was lost: {reason}"
 
     def loss(self) -> LeaseLost:
         """The error that says what happened, what it means and what to do."""

@@ -64,9 +64,11 @@ class Keeper:
     # -- called by users' threads and tasks; never blocks -----------------------------------------
 
     def begin(self, claim: Claim) -> None:
-        """The store is about to hear of this claim: from now on it is withdrawn, whatever happens
-        (the client closed, the interpreter gone), unless it is settled before."""
+        """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
         self._claims[claim.owner] = claim
+
+    def begun(self, claim: Claim) -> bool:
+        return claim.owner in self._claims
 
     def settle(self, claim: Claim) -> None:
         """The store is known to have nothing of this claim any more."""
@@ -79,8 +81,7 @@ class Keeper:
         owner = hold.claim.owner
         self._holds[owner] = hold
         self._fresh[owner] = hold
-        # Usually the loop will look before this hold is due, and nobody need be woken. A loop that
-        # should have looked long ago has died: start it again.
+        # Usually the loop looks before this is due. If it should have looked long ago, it has died.
         if hold.due < self._looks_at or self._looks_at < now - 2 * TICK:
             self.rouse()
         if self._early and (news := self._early.pop(owner, None)) is not None:
@@ -110,17 +111,16 @@ class Keeper:
             return not hold.leave(share) and self.end(hold, RELEASED)
 
     def drop(self, hold: Hold, share: object) -> None:
-        """Give up one lease without waiting: it was forgotten, or its release was interrupted,
-        possibly between any two lines of `leave` and `end`."""
+        """Give up one lease without waiting: forgotten, or interrupted anywhere in its release."""
         if hold.incarnation != self._port.incarnation():
             return  # law 8
-        self.leave(hold, share)
-        if hold.claim.owner not in self._holds:  # it has ended, or half ended
-            hold.end = hold.end or RELEASED
-            hold.guards = None
-            hold.forget()
-            hold.announce(self._port)
-            self.owe(hold.claim)
+        for each in hold.together or (hold,):
+            self.leave(each, share)
+            if each.claim.owner not in self._holds:  # it has ended, or half ended
+                each.end, each.guards = each.end or RELEASED, None
+                each.forget()
+                each.announce(self._port)
+                self.owe(each.claim)
 
     def lose(self, hold: Hold, reason: str, *, gone: bool, level: int = logging.WARNING) -> None:
         """The lease is lost; `gone` says that the store said so, else it is told to forget."""
@@ -134,6 +134,10 @@ class Keeper:
         else:
             self.owe(hold.claim)
         hold.announce(self._port)
+        for other in hold.together:  # law 5: whoever relies on all of them is told at once
+            if self.end(other, hold.as_one(reason)):
+                self.owe(other.claim)
+                other.announce(self._port)
 
     def abandon(self, claim: Claim) -> None:
         """An acquire of this claim was interrupted somewhere: leave nothing of it."""
@@ -186,10 +190,6 @@ class Keeper:
     def idle(self) -> bool:
         """Nothing held, nothing owed."""
         return not self._holds and not self._owed
-
-    @property
-    def owed(self) -> int:
-        return len(self._owed)
 
     @property
     def _done(self) -> bool:
@@ -306,14 +306,14 @@ class Keeper:
             hold = self._ready.popleft()
             if hold.end:
                 continue
-            # The most urgent lease sets the time limit of its batch: the others need not share it.
+            # The most urgent lease sets the time limit of its batch; the others need not share it.
             together = not batch or (hold.until < sent + TICK) == (batch[0].until < sent + TICK)
             (batch if together else later).append(hold)
         self._ready.extend(later)
         if not batch:
             return
-        # Half of what is left: an answer that was lost must leave time for asking again. But one
-        # that is all but over must not leave the others without any.
+        # Half of what is left: an answer that was lost must leave time for asking again. But what
+        # is all but over must not leave the others without any.
         left = min(hold.until for hold in batch) - sent
         deadline = sent + min(TICK, max(left / 2, TICK / 10))
         results: Sequence[Renewed | Lost | Unknown]

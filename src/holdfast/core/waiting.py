@@ -80,17 +80,23 @@ class Waiting:
                     return busy
             else:
                 await self._endure(result, sent)
-            if engine.closed or engine.keeper.exiting:
+            if engine.closed or engine.keeper.exiting or acquisition.given_up:
                 await acquisition.refuse()
             sent, result = await self._attempt()
 
     async def _wait(self, busy: Busy) -> tuple[float, Grant | Unavailable | None]:
-        engine = self.acquisition.engine
+        acquisition = self.acquisition
+        engine = acquisition.engine
         sent = engine.port.now()
+        acquisition.waits = True
         try:
-            grant = await engine.backend.wait(self.acquisition.claim, busy, self.deadline)
+            if acquisition.given_up:  # looked at after saying so: one of us sees the other
+                return sent, None
+            grant = await engine.backend.wait(acquisition.claim, busy, self.deadline)
         except Unavailable as error:
             return sent, error
+        finally:
+            acquisition.waits = False
         # A grant that came while waiting is dated by the backend; renewals count from here.
         return engine.port.now(), grant
 

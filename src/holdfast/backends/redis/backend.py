@@ -23,7 +23,8 @@ from holdfast.backends.redis.lua import ATTEMPT, EVICT, LEAVE, LOOK, OVERVIEW, R
 from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
-from holdfast.backends.redis.steps import Options, Steps
+from holdfast.backends.redis.steps import Options
+from holdfast.backends.redis.together import Several
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer
@@ -47,7 +48,7 @@ __all__ = ["Backend"]
 SCRIPTS = Scripts(ATTEMPT, RENEW, LEAVE, EVICT, OVERVIEW)
 
 
-class Backend(Steps):
+class Backend(Several):
     def __init__(self, make_courier: Callable[[bool], Courier], options: Options) -> None:
         super().__init__(make_courier, options, SCRIPTS)
         self._channel = f"{options.prefix}:call:{secrets.token_hex(8)}"

@@ -6,6 +6,7 @@ that does not know the script (any more). Partner: `scripts/*.lua`, one step eac
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from importlib import resources
 from typing import NamedTuple
@@ -24,6 +25,7 @@ __all__ = [
     "RENEW",
     "Script",
     "Scripts",
+    "together",
 ]
 
 INCLUDE = "--#include "
@@ -82,3 +84,9 @@ OVERVIEW = Script("overview", 6, 0)
 REAP = Script("reap", 6, 3)
 CELL_READ = Script("cell_read", 1, 0)
 CELL_WRITE = Script("cell_write", 1, 7)
+
+
+@functools.cache
+def together(locks: int) -> Script:
+    """The script that takes so many locks at once."""
+    return Script("together", locks, 3 + locks)

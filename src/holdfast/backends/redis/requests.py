@@ -7,7 +7,7 @@ shape of its last claim. Partner: `scripts/*.lua`, whose headers say what stands
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.backends.common import info_text
@@ -122,6 +122,17 @@ class LineRequests(Requests):
         words = LETTER_OF[claim.mode], microseconds(claim.ttl), info_text(claim.info), str(kept)
         tail = b"".join(map(pack_word, words)) + self._channel
         return tail + pack_word(":".join(map(str, rest)))
+
+    def together(self, claims: Sequence[Claim]) -> tuple[bytes, int]:
+        """All of them at once, where one server has them; their ttl and info are the same."""
+        first = claims[0]
+        kept = max(self._least, math.ceil(first.ttl * 1000))
+        words = [
+            *(self.keys.lock(claim.name) for claim in claims),
+            *(microseconds(first.ttl), info_text(first.info), str(kept)),
+            *(claim.owner for claim in claims),
+        ]
+        return b"".join(map(pack_word, words)), self.spell(first.name).slot
 
     def look(self, claim: Claim, hearing: str) -> tuple[bytes, int]:
         spelling = self.spell(claim.name)

@@ -12,9 +12,17 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.core.acquire import Acquisition
+from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.guard import Exit, Guard
-from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
+from holdfast.core.handle import (
+    Fenced,
+    Handle,
+    Keyring,
+    Taking,
+    Unfenced,
+    deadline_after,
+    refused,
+)
 from holdfast.core.options import LockOptions, Want
 from holdfast.errors import LeaseLost
 from holdfast.types import Busy
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.aio import Locks
 
 __all__ = [
+    "Acquirable",
     "AioLockOptions",
     "BaseLease",
     "Lease",
@@ -173,7 +182,7 @@ class _Body:
         return task.uncancel() <= self._entered_with
 
 
-class _Acquirable(Keyring[L]):
+class Acquirable(Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
     __slots__ = ("_cancel_on_lost",)
@@ -190,16 +199,20 @@ class _Acquirable(Keyring[L]):
         without it the constructor's applies. An unreachable store raises `Unavailable`."""
         return await self._take(self._patience(blocking, timeout), blocking, entering=False)
 
+    def _acquisition(self, engine: Engine) -> Taking:
+        """One acquire, from its first request on."""
+        return Acquisition(engine, self._want)
+
     async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises."""
         coming = self._coming.pop(self._context(), None) if entering else None
         engine = self._client._engine()
-        acquisition = Acquisition(engine, self._want)
+        acquisition = self._acquisition(engine)
         try:
             hold = await acquisition.run(blocking and timeout != 0, timeout)
             if isinstance(hold, Busy):
                 if entering:
-                    raise refused(self._want, hold, timeout)
+                    raise refused(acquisition.want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
             self._keep(lease, entering, coming)
@@ -249,14 +262,14 @@ class _Acquirable(Keyring[L]):
         __aexit__ = Exit()
 
 
-class Lock(_Acquirable[Lease]):
+class Lock(Acquirable[Lease]):
     """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
 
     __slots__ = ()
     _lease = Lease
 
 
-class Semaphore(_Acquirable[Permit]):
+class Semaphore(Acquirable[Permit]):
     """A fixed number of permits."""
 
     __slots__ = ()

@@ -5,9 +5,21 @@ Partners: the files beside this one; `toolbox/`, where the decisions are; `aio.p
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Unpack, cast
+
 from holdfast.client import Client
 from holdfast.core.names import checked_name
+from holdfast.core.options import Want
+from holdfast.skins.task.lock import AioLockOptions
+from holdfast.skins.task.multi import MultiLock
 from holdfast.skins.task.optimistic import Optimistic
+from holdfast.skins.task.stripes import Stripes
+from holdfast.toolbox.multi import check_alone, sorted_names
+from holdfast.toolbox.stripes import checked_count, stripe_name
+from holdfast.types import Mode
+
+if TYPE_CHECKING:
+    from holdfast.aio import Locks
 
 __all__ = ["Tools"]
 
@@ -15,6 +27,29 @@ __all__ = ["Tools"]
 class Tools(Client):
     """The part of a client that is above locks."""
 
+    @property
+    def _locks(self) -> Locks:
+        """This very client, with all that it makes."""
+        return cast("Locks", self)
+
     def optimistic(self, name: str) -> Optimistic:
         """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
         return Optimistic(self, checked_name(name))
+
+    def multi(self, *names: str, **options: Unpack[AioLockOptions]) -> MultiLock:
+        """Several locks as one: all or none, whatever order they are named in."""
+        wishes = [self._locks._wish(name, Mode.EXCLUSIVE, options) for name in sorted_names(names)]
+        wants = [want for want, _ in wishes]
+        check_alone(wants[0], "a multi")
+        return MultiLock(self._locks, wants, wishes[0][1])
+
+    def stripes(self, name: str, count: int, **options: Unpack[AioLockOptions]) -> Stripes:
+        """A resource in `count` segments: the one `of` a key, `any` free one, or `all` of them."""
+        name, count, locks = checked_name(name), checked_count(count), self._locks
+
+        def want(number: int) -> Want:
+            wanted, _ = locks._wish(stripe_name(name, number, count), Mode.EXCLUSIVE, options)
+            check_alone(wanted, "a stripe")
+            return wanted
+
+        return Stripes(locks, name, count, want, options.get("cancel_on_lost", True))

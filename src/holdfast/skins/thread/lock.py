@@ -11,9 +11,17 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.core.acquire import Acquisition
+from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.guard import Exit, Guard
-from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
+from holdfast.core.handle import (
+    Fenced,
+    Handle,
+    Keyring,
+    Taking,
+    Unfenced,
+    deadline_after,
+    refused,
+)
 from holdfast.core.options import Want
 from holdfast.ports.thread import drive
 from holdfast.types import Busy
@@ -21,7 +29,7 @@ from holdfast.types import Busy
 if TYPE_CHECKING:
     from holdfast.sync import Locks
 
-__all__ = ["BaseLease", "Lease", "Lock", "LostEvent", "Permit", "RWLock", "Semaphore"]
+__all__ = ["Acquirable", "BaseLease", "Lease", "Lock", "LostEvent", "Permit", "RWLock", "Semaphore"]
 
 L = TypeVar("L", bound="BaseLease")
 
@@ -118,7 +126,7 @@ class Permit(Unfenced, BaseLease):
     __slots__ = ()
 
 
-class _Acquirable(Keyring[L]):
+class Acquirable(Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
     __slots__ = ()
@@ -130,6 +138,10 @@ class _Acquirable(Keyring[L]):
         without it the constructor's applies. An unreachable store raises `Unavailable`."""
         return self._take(self._patience(blocking, timeout), blocking, entering=False)
 
+    def _acquisition(self, engine: Engine) -> Taking:
+        """One acquire, from its first request on."""
+        return Acquisition(engine, self._want)
+
     def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
         """None if busy, except that entering a `with` then raises.
 
@@ -138,12 +150,12 @@ class _Acquirable(Keyring[L]):
         """
         coming = self._coming.pop(self._context(), None) if entering else None
         engine = self._client._engine()
-        acquisition = Acquisition(engine, self._want)
+        acquisition = self._acquisition(engine)
         try:
             hold = drive(acquisition.run(blocking and timeout != 0, timeout))
             if isinstance(hold, Busy):
                 if entering:
-                    raise refused(self._want, hold, timeout)
+                    raise refused(acquisition.want, hold, timeout)
                 return None
             lease = self._lease(acquisition, hold, self)
             self._keep(lease, entering, coming)
@@ -180,14 +192,14 @@ class _Acquirable(Keyring[L]):
         __exit__ = Exit()
 
 
-class Lock(_Acquirable[Lease]):
+class Lock(Acquirable[Lease]):
     """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
 
     __slots__ = ()
     _lease = Lease
 
 
-class Semaphore(_Acquirable[Permit]):
+class Semaphore(Acquirable[Permit]):
     """A fixed number of permits."""
 
     __slots__ = ()

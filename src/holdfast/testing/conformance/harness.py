@@ -26,7 +26,8 @@ __all__ = ["LONG", "PORTS", "Api", "Theme", "only_on", "refused", "take"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-AnyLock = aio.Lock | aio.Semaphore
+AnyLock = aio.Lock | aio.Semaphore | aio.MultiLock | aio.AnyStripe
+AnyLease = aio.Lease | aio.Permit | aio.MultiLease
 
 PORTS = ("sync", "aio")
 
@@ -71,7 +72,11 @@ def _on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 async def take(lock: aio.Lock, timeout: float = LONG) -> aio.Lease: ...
 @overload
 async def take(lock: aio.Semaphore, timeout: float = LONG) -> aio.Permit: ...
-async def take(lock: AnyLock, timeout: float = LONG) -> aio.Lease | aio.Permit:
+@overload
+async def take(lock: aio.MultiLock, timeout: float = LONG) -> aio.MultiLease: ...
+@overload
+async def take(lock: aio.AnyStripe, timeout: float = LONG) -> aio.StripeLease: ...
+async def take(lock: AnyLock, timeout: float = LONG) -> AnyLease:
     """Acquire what must be had within the time."""
     lease = await lock.acquire(timeout=timeout)
     assert lease is not None, f"{lock} was not granted within {timeout:g} s"
@@ -137,7 +142,7 @@ class Api:
             assert self.now() < end, f"{what}: not within {LONG:g} s"
             await asyncio.sleep(0.005)
 
-    async def renewed(self, lease: aio.Lease | aio.Permit) -> None:
+    async def renewed(self, lease: AnyLease) -> None:
         """Until the keeper has extended this lease once more."""
         before = lease.remaining()
 
@@ -243,7 +248,7 @@ class Api:
         await self.until(so_many, f"{count} in line for {name!r}")
 
     async def queue_up(
-        self, lock: AnyLock, timeout: float = LONG
+        self, lock: aio.Lock | aio.Semaphore, timeout: float = LONG
     ) -> asyncio.Task[aio.Lease | aio.Permit | None]:
         """Begin to acquire beside the test, and return when that stands in line (or has ended,
         if the machine is so slow that it did)."""

@@ -55,6 +55,19 @@ class Protocol(Theme):
         await raw.release(grant)
         assert not await refused(api.there.lock("x"))
 
+    @pytest.mark.req("law 4")
+    async def test_a_withdrawal_ends_the_wait_of_another(self, api: Api) -> None:
+        """Who gives up a claim for somebody else need not also reach the thread that waits."""
+        raw = api.raw()
+        grant = await raw.grant(raw.claim("x"))
+        claim = raw.claim("x")
+        busy = await raw.queue(claim)
+        waiting = api.spawn(raw.wait(claim, busy, within=10 * LONG))
+        await asyncio.sleep(0.05)  # it may or may not wait by now: both must end
+        assert isinstance(await raw.withdraw(claim, tombstone=False), Released)
+        assert await asyncio.wait_for(waiting, LONG) is None
+        await raw.release(grant)
+
     @pytest.mark.req("R8")
     async def test_wait_brings_the_grant(self, api: Api) -> None:
         raw = api.raw()

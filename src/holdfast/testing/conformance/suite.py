@@ -21,11 +21,13 @@ from holdfast.testing.conformance.inspection import Inspection
 from holdfast.testing.conformance.leases import Leases
 from holdfast.testing.conformance.losses import Losses
 from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.multi import Multi
 from holdfast.testing.conformance.names import Names
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.reentrancy import Reentrancy
 from holdfast.testing.conformance.strategy import Strategy
+from holdfast.testing.conformance.stripes import Striped
 from holdfast.testing.conformance.waiting import Waiting
 
 __all__ = ["ConformanceSuite", "Suite"]
@@ -80,5 +82,7 @@ class ConformanceSuite(
     Ghosts,
     Cancellation,
     Processes,
+    Multi,
+    Striped,
 ):
     """Everything."""

@@ -33,6 +33,11 @@ MIRRORS: dict[type, type] = {
     sync.Lease: aio.Lease,
     sync.Permit: aio.Permit,
     sync.LostEvent: aio.LostEvent,
+    sync.MultiLock: aio.MultiLock,
+    sync.MultiLease: aio.MultiLease,
+    sync.Stripes: aio.Stripes,
+    sync.AnyStripe: aio.AnyStripe,
+    sync.StripeLease: aio.StripeLease,
 }
 
 
