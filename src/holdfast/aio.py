@@ -18,6 +18,8 @@ from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
+from holdfast.skins.task.election import Election, Leader, Leadership, Observation
+from holdfast.skins.task.latch import Latch
 from holdfast.skins.task.lock import (
     AioLockOptions,
     Lease,
@@ -27,16 +29,23 @@ from holdfast.skins.task.lock import (
     RWLock,
     Semaphore,
 )
+from holdfast.skins.task.once import Once
 from holdfast.skins.task.optimistic import Optimistic
 from holdfast.skins.task.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
     "AioLockOptions",
+    "Election",
+    "Latch",
+    "Leader",
+    "Leadership",
     "Lease",
     "Lock",
     "Locks",
     "LostEvent",
+    "Observation",
+    "Once",
     "Optimistic",
     "Permit",
     "RWLock",

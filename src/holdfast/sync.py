@@ -17,16 +17,25 @@ from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
+from holdfast.skins.thread.election import Election, Leader, Leadership, Observation
+from holdfast.skins.thread.latch import Latch
 from holdfast.skins.thread.lock import Lease, Lock, LostEvent, Permit, RWLock, Semaphore
+from holdfast.skins.thread.once import Once
 from holdfast.skins.thread.optimistic import Optimistic
 from holdfast.skins.thread.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
+    "Election",
+    "Latch",
+    "Leader",
+    "Leadership",
     "Lease",
     "Lock",
     "Locks",
     "LostEvent",
+    "Observation",
+    "Once",
     "Optimistic",
     "Permit",
     "RWLock",
