@@ -40,6 +40,7 @@ class Plan:
     count: int
     timeout: float
     keep: float
+    last: Cell | None = None  # as this object saw it last: the next count begins with it
 
     @property
     def cell(self) -> str:
@@ -101,7 +102,8 @@ async def count_down(engine: Engine, plan: Plan, n: Any) -> int:
         ids = (state.ids + mine)[-MEMORY * ID :]
         return HEADER.pack(plan.count, left, state.counts + 1) + ids, left
 
-    return await change(engine, plan.cell, step, plan.keep)
+    left, plan.last = await change(engine, plan.cell, step, plan.keep, plan.last)
+    return left
 
 
 async def count(engine: Engine, plan: Plan) -> int:

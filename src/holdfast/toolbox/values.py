@@ -35,6 +35,9 @@ KEEP = 7 * 86400.0
 LOOK = 10.0
 """How long one wait for a cell lasts at most before the store is asked again."""
 
+TRIES = 3
+"""So many requests without an answer fit in `request_timeout`."""
+
 Step = Callable[[Cell | None], tuple[bytes | None, R]]
 """What to write for what is there, None for nothing; and what to tell the caller then."""
 
@@ -99,54 +102,65 @@ def decode(data: bytes) -> Any:
 
 
 async def read(engine: Engine, name: str) -> Cell | None:
-    return await engine.backend.cell_read(name, engine.port.now() + engine.request_timeout)
-
-
-async def change(engine: Engine, name: str, step: Step[R], ttl: float | None) -> R:
-    """Have the step applied to what is there, once, though answers may be lost."""
-    port, backend = engine.port, engine.backend
+    """What is there. A silent store is asked again for `request_timeout`."""
+    port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
-    cell = await backend.cell_read(name, deadline)
+    while True:
+        try:
+            return await engine.backend.cell_read(name, _soon(engine, deadline))
+        except Unavailable:
+            failures += 1
+            left = deadline - port.now()
+            if left <= 0:
+                raise
+            await port.sleep(pause(failures, port.random(), left))
+
+
+async def change(
+    engine: Engine, name: str, step: Step[R], ttl: float | None, guess: Cell | None = None
+) -> tuple[R, Cell | None]:
+    """Have the step applied to what is there, once, though answers may be lost. It begins with
+    what was there when last seen: if nobody else has been there, that is one round trip."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures, cell, seen = 0, guess, False
     while True:
         data, result = step(cell)
+        if data is None and seen:
+            return result, cell
         if data is None:
-            return result
+            cell, seen = await read(engine, name), True
+            continue
         version = 0 if cell is None else cell.version
-        answer = await backend.cell_write(
-            name, data, expect=version, fence=None, ttl=ttl, deadline=deadline
-        )
+        answer = await _put(engine, name, data, version, None, ttl, deadline)
         if isinstance(answer, Cell):
-            return result
+            return result, answer
         failures += 1
         left = deadline - port.now()
         if left <= 0:
-            reason = answer.reason
             raise Unavailable(
-                f"whether {name!r} was changed is not known, or others were always faster "
-                f"({reason}): look at it again"
+                f"whether {name!r} was changed is not known, or others were faster every time "
+                f"({answer.reason}): look at it again"
             )
-        if isinstance(answer, CellConflict):
-            cell = answer.current
-            if failures > 2:  # a crowd: spread it
-                await port.sleep(pause(1, port.random(), left) * port.random())
-                cell = await backend.cell_read(name, deadline)
-        else:
-            await port.sleep(pause(failures, port.random(), left))
-            cell = await backend.cell_read(name, deadline)
+        if isinstance(answer, CellConflict) and failures < 3:
+            cell, seen = answer.current, True
+            continue
+        # A crowd is spread, and a silent store is left alone for a moment.
+        crowd = isinstance(answer, CellConflict)
+        await port.sleep(pause(1 if crowd else failures, port.random(), left) * port.random())
+        cell, seen = await read(engine, name), True
 
 
 async def write(
     engine: Engine, name: str, data: bytes | None, fence: int | None, ttl: float | None
 ) -> bool:
     """Write under a fencing token, whatever is there; False: a newer one has written before."""
-    port, backend = engine.port, engine.backend
+    port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
     while True:
-        answer = await backend.cell_write(
-            name, data, expect=None, fence=fence, ttl=ttl, deadline=deadline
-        )
+        answer = await _put(engine, name, data, None, fence, ttl, deadline)
         if not isinstance(answer, Unknown):
             return isinstance(answer, Cell)
         failures += 1
@@ -154,6 +168,25 @@ async def write(
         if left <= 0:
             raise Unavailable(f"whether {name!r} was written is not known: {answer.reason}")
         await port.sleep(pause(failures, port.random(), left))
+
+
+async def _put(
+    engine: Engine, name: str, data: bytes | None, expect: int | None, fence: int | None,
+    ttl: float | None, deadline: float,
+) -> Cell | CellConflict | Unknown:  # fmt: skip
+    """One try. That it was refused and that nobody knows are both reasons to try again."""
+    limit = _soon(engine, deadline)
+    try:
+        return await engine.backend.cell_write(
+            name, data, expect=expect, fence=fence, ttl=ttl, deadline=limit
+        )
+    except Unavailable as error:
+        return Unknown(str(error))
+
+
+def _soon(engine: Engine, deadline: float) -> float:
+    """The limit of one request: an answer that was lost must leave time for asking again."""
+    return min(deadline, engine.port.now() + engine.request_timeout / TRIES)
 
 
 async def until_changed(engine: Engine, name: str, version: int, deadline: float) -> Cell | None:
