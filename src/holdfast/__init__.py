@@ -14,6 +14,7 @@ from holdfast.backends import register
 from holdfast.core.options import LockOptions
 from holdfast.errors import (
     AcquireTimeout,
+    BrokenBarrier,
     Closed,
     HoldfastError,
     LeaseLost,
@@ -23,6 +24,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.sync import (
+    Barrier,
     Election,
     Latch,
     Leader,
@@ -45,6 +47,8 @@ __version__ = "0.1.0.dev1"
 
 __all__ = [
     "AcquireTimeout",
+    "Barrier",
+    "BrokenBarrier",
     "Capabilities",
     "ClaimInfo",
     "Closed",

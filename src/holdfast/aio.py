@@ -18,6 +18,7 @@ from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
+from holdfast.skins.task.barrier import Barrier
 from holdfast.skins.task.election import Election, Leader, Leadership, Observation
 from holdfast.skins.task.latch import Latch
 from holdfast.skins.task.lock import (
@@ -36,6 +37,7 @@ from holdfast.types import LockInfo, Mode
 
 __all__ = [
     "AioLockOptions",
+    "Barrier",
     "Election",
     "Latch",
     "Leader",

@@ -17,6 +17,7 @@ from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
+from holdfast.skins.thread.barrier import Barrier
 from holdfast.skins.thread.election import Election, Leader, Leadership, Observation
 from holdfast.skins.thread.latch import Latch
 from holdfast.skins.thread.lock import Lease, Lock, LostEvent, Permit, RWLock, Semaphore
@@ -26,6 +27,7 @@ from holdfast.skins.thread.tools import Tools
 from holdfast.types import LockInfo, Mode
 
 __all__ = [
+    "Barrier",
     "Election",
     "Latch",
     "Leader",

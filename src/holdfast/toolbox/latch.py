@@ -83,10 +83,10 @@ async def count_down(engine: Engine, plan: Plan, n: Any) -> int:
     mine = secrets.token_bytes(ID)
     sent_on: int | None = None  # the number of counts before ours, if we have sent it
 
-    def step(cell: Cell | None) -> tuple[bytes | None, int]:
+    def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, int]:
         nonlocal sent_on
         state = _state(plan, cell)
-        if sent_on is not None and state.counts > sent_on:
+        if unsure and sent_on is not None and state.counts > sent_on:
             made = state.made(sent_on + 1)
             if made is None:
                 raise Unavailable(

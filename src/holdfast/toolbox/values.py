@@ -38,8 +38,9 @@ LOOK = 10.0
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
 
-Step = Callable[[Cell | None], tuple[bytes | None, R]]
-"""What to write for what is there, None for nothing; and what to tell the caller then."""
+Step = Callable[[Cell | None, bool], tuple[bytes | None, R]]
+"""For what is there, and whether a write of this step went unanswered: what to write, None for
+nothing; and what to tell the caller then."""
 
 
 def need(capabilities: Capabilities, tool: str, *modes: Mode) -> None:
@@ -124,9 +125,9 @@ async def change(
     what was there when last seen: if nobody else has been there, that is one round trip."""
     port = engine.port
     deadline = port.now() + engine.request_timeout
-    failures, cell, seen = 0, guess, False
+    failures, cell, seen, unsure = 0, guess, False, False
     while True:
-        data, result = step(cell)
+        data, result = step(cell, unsure)
         if data is None and seen:
             return result, cell
         if data is None:
@@ -137,6 +138,7 @@ async def change(
         if isinstance(answer, Cell):
             return result, answer
         failures += 1
+        unsure = unsure or isinstance(answer, Unknown)
         left = deadline - port.now()
         if left <= 0:
             raise Unavailable(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 from holdfast.client import Client
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, check_known
+from holdfast.skins.thread.barrier import Barrier
 from holdfast.skins.thread.election import Election
 from holdfast.skins.thread.latch import Latch
 from holdfast.skins.thread.once import Once
 from holdfast.skins.thread.optimistic import Optimistic
-from holdfast.toolbox import election, latch, once
+from holdfast.toolbox import barrier, election, latch, once
 from holdfast.toolbox.values import KEEP
 from holdfast.types import Mode
 
@@ -59,3 +60,17 @@ class Tools(Client):
     def latch(self, name: str, count: int, *, timeout: float = -1.0, keep: float = KEEP) -> Latch:
         """Opens when it was counted down `count` times."""
         return Latch(self, latch.plan(name, count, self.capabilities, timeout, keep))
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        *,
+        ttl: float = 30.0,
+        timeout: float = -1.0,
+        keep: float = KEEP,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Barrier:
+        """Where `parties` wait for one another, again and again."""
+        plan = barrier.plan(name, parties, self.capabilities, ttl, timeout, keep, metadata)
+        return Barrier(self, plan)

@@ -149,7 +149,7 @@ class Election(Theme):
 
     @pytest.mark.req("B5", "law 4", "asyncio cancellation at any await")
     @only_on("aio")
-    async def test_cancelled_anywhere(self, api: Api) -> None:
+    async def test_a_campaign_is_cancelled_anywhere(self, api: Api) -> None:
         ready(api)
         election = api.here.election("x")
         for count in range(0, 30, 3):
@@ -165,7 +165,7 @@ class Election(Theme):
         assert await election.resign() is False
 
     @pytest.mark.req("B5")
-    async def test_what_is_wrong(self, api: Api) -> None:
+    async def test_what_is_wrong_with_an_election(self, api: Api) -> None:
         if not api.capabilities.cells or Mode.EXCLUSIVE not in api.capabilities.fencing:
             with pytest.raises(Unsupported):
                 api.here.election("x")

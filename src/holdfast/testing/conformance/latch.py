@@ -53,7 +53,7 @@ class Latch(Theme):
         assert await api.there.latch("x", 5).count() == 3
 
     @pytest.mark.req("B5")
-    async def test_what_is_wrong(self, api: Api) -> None:
+    async def test_what_is_wrong_with_a_latch(self, api: Api) -> None:
         if not api.capabilities.cells:
             with pytest.raises(Unsupported):
                 api.here.latch("x", 1)
@@ -71,7 +71,7 @@ class Latch(Theme):
 
     @pytest.mark.req("B5", "law 4", "asyncio cancellation at any await")
     @only_on("aio")
-    async def test_cancelled_anywhere(self, api: Api) -> None:
+    async def test_a_count_is_cancelled_anywhere(self, api: Api) -> None:
         """A count that was cancelled has counted or has not; those that were not have."""
         api.need_cells()
         latch = api.here.latch("x", 100)

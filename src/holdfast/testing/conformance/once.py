@@ -259,7 +259,7 @@ class Once(Theme):
 
     @pytest.mark.req("R70", "B5", "law 4", "asyncio cancellation at any await")
     @only_on("aio")
-    async def test_cancelled_anywhere(self, api: Api) -> None:
+    async def test_a_computation_is_cancelled_anywhere(self, api: Api) -> None:
         source = ready(api)
         for count in range(0, 40, 3):
             once = source.of(api.here, f"c{count}")

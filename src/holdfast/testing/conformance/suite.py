@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 
+from holdfast.testing.conformance.barrier import Barrier
 from holdfast.testing.conformance.cancellation import Cancellation
 from holdfast.testing.conformance.cells import Cells
 from holdfast.testing.conformance.election import Election
@@ -86,5 +87,6 @@ class ConformanceSuite(
     Once,
     Election,
     Latch,
+    Barrier,
 ):
     """Everything."""

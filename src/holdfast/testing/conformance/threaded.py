@@ -42,6 +42,7 @@ MIRRORS: dict[type, type] = {
     sync.Leadership: aio.Leadership,
     sync.Observation: aio.Observation,
     sync.Latch: aio.Latch,
+    sync.Barrier: aio.Barrier,
 }
 
 _END = object()
