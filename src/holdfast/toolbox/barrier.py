@@ -276,8 +276,7 @@ class Party:
             if why:
                 cell = await self._break(arrival.generation, why)
                 continue
-            version = 0 if cell is None else cell.version
-            cell = await until_changed(engine, plan.cell, version, min(deadline, look_at))
+            cell = await until_changed(engine, plan.cell, cell, min(deadline, look_at))
 
     def _met(self, arrival: Arrival, cell: Cell | None) -> int | None:
         """Our number, if all have met; None as long as we wait."""

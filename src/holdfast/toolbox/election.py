@@ -120,8 +120,7 @@ class Watch:
     def __init__(self, name: str) -> None:
         self._name = name
         self._begun = False
-        self._version = 0
-        self._cell: Cell | None = None  # of the leader last told of
+        self._cell: Cell | None = None
         self._told: Leader | None = None
 
     async def next(self, engine: Engine, timeout: float) -> tuple[bool, Leader | None]:
@@ -136,19 +135,16 @@ class Watch:
         while True:
             before = self._told
             limit = deadline
-            if self._cell is not None and watched:
+            if self._cell is not None and self._told is not None and watched:
                 _, ttl = HEADER.unpack_from(self._cell.value)
                 limit = min(deadline, port.now() + ttl / OFTEN)
-            cell = await until_changed(engine, name, self._version, limit)
-            await self._look(engine, cell)
+            await self._look(engine, await until_changed(engine, name, self._cell, limit))
             if self._told != before:
                 return True, self._told
             if port.now() >= deadline:
                 return False, None
 
     async def _look(self, engine: Engine, cell: Cell | None) -> None:
-        if cell is not None and await _leads(engine, self._name, cell):
-            self._cell, self._told = cell, _said(cell)
-        else:
-            self._cell = self._told = None
-        self._version = 0 if cell is None else cell.version
+        leads = cell is not None and await _leads(engine, self._name, cell)
+        self._told = _said(cell) if leads and cell is not None else None
+        self._cell = cell

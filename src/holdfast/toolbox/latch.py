@@ -117,6 +117,5 @@ async def wait(engine: Engine, plan: Plan, timeout: float) -> bool:
     while _state(plan, cell).left:
         if engine.port.now() >= deadline:
             return False
-        version = 0 if cell is None else cell.version
-        cell = await until_changed(engine, plan.cell, version, deadline)
+        cell = await until_changed(engine, plan.cell, cell, deadline)
     return True

@@ -191,9 +191,12 @@ def _soon(engine: Engine, deadline: float) -> float:
     return min(deadline, engine.port.now() + engine.request_timeout / TRIES)
 
 
-async def until_changed(engine: Engine, name: str, version: int, deadline: float) -> Cell | None:
-    """The cell when its version is another (0: there is none), or as it is at the deadline."""
+async def until_changed(
+    engine: Engine, name: str, seen: Cell | None, deadline: float
+) -> Cell | None:
+    """The cell when it is another than was seen, or as it was when last seen at the deadline."""
     port = engine.port
+    version = 0 if seen is None else seen.version
     failing_since, failures = 0.0, 0
     while True:
         if engine.closed or engine.keeper.exiting:
@@ -202,6 +205,8 @@ async def until_changed(engine: Engine, name: str, version: int, deadline: float
         try:
             cell = await engine.backend.cell_wait(name, version, min(deadline, now + LOOK))
         except Unavailable:
+            if port.now() >= deadline:
+                return seen  # there was no time to see more
             failures += 1
             failing_since = failing_since or now
             left = min(deadline, failing_since + engine.request_timeout) - port.now()
