@@ -57,7 +57,7 @@ def check(capabilities: Capabilities, want: Want) -> Want:
 
 
 async def campaign(acquisition: Acquisition, timeout: float, data: bytes) -> Hold | Busy:
-    """Stand in line, lead, and say so. The caller abandons the acquisition whatever happens."""
+    """Stand in line, lead, and say so. If it is interrupted, the caller abandons it."""
     hold = await acquisition.run(timeout != 0, timeout)
     if isinstance(hold, Busy):
         return hold

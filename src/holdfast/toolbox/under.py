@@ -36,13 +36,21 @@ async def under(
         hold = await acquisition.run(timeout != 0, timeout)
         if isinstance(hold, Busy):
             return hold
-        try:
-            result = await work(hold)
-        except Exception:
-            await engine.release(hold, acquisition)
-            raise
-        await engine.release(hold, acquisition)
-        return result
+        return await _then_give_back(acquisition, hold, work)
     except BaseException:
         acquisition.abandon()
         raise
+
+
+async def _then_give_back(
+    acquisition: Acquisition, hold: Hold, work: Callable[[Hold], Awaitable[R]]
+) -> R:
+    # A function of its own: Ctrl-C at the line of an inner `try` is not seen by the outer one.
+    engine = acquisition.engine
+    try:
+        result = await work(hold)
+    except Exception:
+        await engine.release(hold, acquisition)
+        raise
+    await engine.release(hold, acquisition)
+    return result

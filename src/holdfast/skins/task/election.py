@@ -118,7 +118,8 @@ class Election:
         led = False
         for seat in list(self._seats):
             for lease in list(seat._leases):
-                led = await lease.release() or led
+                held = lease.held
+                led = (await lease.release() and held) or led
         return led
 
     async def leader(self) -> Leader | None:

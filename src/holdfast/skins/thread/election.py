@@ -119,7 +119,8 @@ class Election:
         led = False
         for seat in list(self._seats):
             for lease in list(seat._leases):
-                led = lease.release() or led
+                held = lease.held
+                led = (lease.release() and held) or led
         return led
 
     def leader(self) -> Leader | None:
