@@ -18,6 +18,9 @@ from holdfast.core.template import namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
+from holdfast.skins.task.barrier import Barrier
+from holdfast.skins.task.election import Election, Leader, Leadership, Observation
+from holdfast.skins.task.latch import Latch
 from holdfast.skins.task.lock import (
     AioLockOptions,
     Lease,
@@ -28,6 +31,7 @@ from holdfast.skins.task.lock import (
     Semaphore,
 )
 from holdfast.skins.task.multi import MultiLease, MultiLock
+from holdfast.skins.task.once import Once
 from holdfast.skins.task.optimistic import Optimistic
 from holdfast.skins.task.stripes import AnyStripe, StripeLease, Stripes
 from holdfast.skins.task.tools import Tools
@@ -36,12 +40,19 @@ from holdfast.types import LockInfo, Mode
 __all__ = [
     "AioLockOptions",
     "AnyStripe",
+    "Barrier",
+    "Election",
+    "Latch",
+    "Leader",
+    "Leadership",
     "Lease",
     "Lock",
     "Locks",
     "LostEvent",
     "MultiLease",
     "MultiLock",
+    "Observation",
+    "Once",
     "Optimistic",
     "Permit",
     "RWLock",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 __all__ = [
     "AcquireTimeout",
+    "BrokenBarrier",
     "Closed",
     "HoldfastError",
     "LeaseLost",
@@ -84,3 +85,7 @@ class Unsupported(HoldfastError):
 
 class Closed(HoldfastError, RuntimeError):
     """The client was closed; make a new one with `connect()`."""
+
+
+class BrokenBarrier(HoldfastError, RuntimeError):
+    """Not all parties met: one died, left or waited in vain, or somebody reset the barrier."""

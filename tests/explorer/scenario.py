@@ -414,7 +414,7 @@ class Scenario:
         for client in alive:
             keeper = client.engine.keeper
             tickets = client.backend._tickets and not self.ancient
-            if tickets or (keeper._claims and not keeper.owed):
+            if tickets or (keeper._claims and not len(keeper._owed)):
                 self.wrong(f"{client.host.name} remembers claims that are over")
 
     def nothing_left(self, when: str, *, tombstones: bool) -> None:

@@ -110,6 +110,42 @@ def decorated(locks: holdfast.Locks, other: holdfast.Locks) -> None:
     work()
 
 
+numbers = itertools.count()
+
+
+def computed_once(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    once = locks.once(f"o{next(numbers)}", LONG, lambda: "value", lease=LONG)
+    assert once.get() == "value"
+
+
+def held_and_forgotten(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    once = locks.once("o", LONG, lambda: "value", lease=LONG)
+    with once.hold() as using:
+        assert using.value == "value"
+    once.invalidate("value")
+
+
+def led(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    election = locks.election("x", ttl=LONG)
+    assert election.campaign("here")
+    assert election.resign()
+
+
+def run_by_the_leader(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    assert locks.election("x", ttl=LONG).run_when_leader(lambda leadership: leadership.held)
+
+
+def counted_down(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    latch = locks.latch(f"l{next(numbers)}", 1)
+    assert latch.count_down() == 0
+    assert latch.wait()
+
+
+def waited_in_vain(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with contextlib.suppress(holdfast.BrokenBarrier, holdfast.AcquireTimeout):
+        locks.barrier(f"b{next(numbers)}", 2, ttl=LONG).wait(timeout=0.002)
+
+
 class InterruptAt:
     """Raises KeyboardInterrupt at the n-th line event inside the package."""
 

@@ -16,16 +16,22 @@ from tests.faults.interrupt import (
     at_every_line,
     at_random_moments,
     busy_try,
+    computed_once,
+    counted_down,
     decorated,
     entered_twice,
     fixed_entered_twice,
     handed_over,
+    held_and_forgotten,
     interrupted,
+    led,
     lock_release,
     nothing_is_left,
     plain_with,
     readers_and_permits,
+    run_by_the_leader,
     timed_out_wait,
+    waited_in_vain,
 )
 
 WORKS: list[Work] = [
@@ -39,6 +45,12 @@ WORKS: list[Work] = [
     fixed_entered_twice,
     readers_and_permits,
     decorated,
+    computed_once,
+    held_and_forgotten,
+    led,
+    run_by_the_leader,
+    counted_down,
+    waited_in_vain,
 ]
 
 
@@ -81,6 +93,26 @@ def test_interrupt_at_every_line_with_a_lock_that_lives_on(
         where = interrupted(work, n)
         nothing_is_left(locks, other, where)
         assert not any(lease.held for lease in lock._leases), where
+        if not where:
+            break
+
+
+@pytest.mark.req("B3", "B5", "KeyboardInterrupt at any line")
+def test_interrupt_at_every_line_of_an_election_that_lives_on(
+    clients: tuple[holdfast.Locks, holdfast.Locks],
+) -> None:
+    """The election keeps its leaderships alive: an interrupted one must not be among them. (As
+    with a lock, what `campaign` has returned is the caller's.)"""
+    locks, other = clients
+    election = locks.election("x", ttl=LONG)
+
+    def work() -> None:
+        election.run_when_leader(lambda leadership: None)
+
+    for n in itertools.count(1):
+        where = interrupted(work, n)
+        nothing_is_left(locks, other, where)
+        assert election.resign() is False, where
         if not where:
             break
 

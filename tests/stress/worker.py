@@ -180,7 +180,7 @@ class Worker:
         while not keeper.idle:
             time.sleep(0.001)
             if now() > deadline:
-                problem(f"{keeper.owed} clean-ups are still owed after {PATIENCE} s")
+                problem(f"{len(keeper._owed)} clean-ups are still owed after {PATIENCE} s")
                 return
 
     def _nothing_left(self, locks: holdfast.Locks) -> None:

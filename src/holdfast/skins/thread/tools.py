@@ -5,22 +5,31 @@ Partners: the files beside this one; `toolbox/`, where the decisions are; `sync.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 from holdfast.client import Client
 from holdfast.core.names import checked_name
-from holdfast.core.options import LockOptions, Want
+from holdfast.core.options import LockOptions, Want, check_known
+from holdfast.skins.thread.barrier import Barrier
+from holdfast.skins.thread.election import Election
+from holdfast.skins.thread.latch import Latch
 from holdfast.skins.thread.multi import MultiLock
+from holdfast.skins.thread.once import Once
 from holdfast.skins.thread.optimistic import Optimistic
 from holdfast.skins.thread.stripes import Stripes
+from holdfast.toolbox import barrier, election, latch, once
 from holdfast.toolbox.multi import check_alone, sorted_names
 from holdfast.toolbox.stripes import checked_count, stripe_name
+from holdfast.toolbox.values import KEEP
 from holdfast.types import Mode
 
 if TYPE_CHECKING:
     from holdfast.sync import Locks
 
 __all__ = ["Tools"]
+
+T = TypeVar("T")
 
 
 class Tools(Client):
@@ -51,3 +60,43 @@ class Tools(Client):
             return wanted
 
         return Stripes(locks, name, count, want)
+
+    def once(
+        self,
+        name: str,
+        ttl: float,
+        compute: Callable[[], T],
+        *,
+        ahead: float | None = None,
+        lease: float = 30.0,
+        timeout: float = -1.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Once[T]:
+        """A value that one computes, everybody reads, and is replaced `ahead` of its end."""
+        recipe = once.recipe(name, ttl, self.capabilities, ahead, lease, timeout, metadata)
+        return Once(cast("Locks", self), recipe, compute)
+
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        """One leads, the others stand in line, and everybody may know who leads."""
+        check_known(options, LockOptions)
+        checked_name(name)
+        want = self._want(election.PREFIX + name, Mode.EXCLUSIVE, options, 1, 1)
+        return Election(cast("Locks", self), election.check(self.capabilities, want), name)
+
+    def latch(self, name: str, count: int, *, timeout: float = -1.0, keep: float = KEEP) -> Latch:
+        """Opens when it was counted down `count` times."""
+        return Latch(self, latch.plan(name, count, self.capabilities, timeout, keep))
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        *,
+        ttl: float = 30.0,
+        timeout: float = -1.0,
+        keep: float = KEEP,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Barrier:
+        """Where `parties` wait for one another, again and again."""
+        plan = barrier.plan(name, parties, self.capabilities, ttl, timeout, keep, metadata)
+        return Barrier(self, plan)

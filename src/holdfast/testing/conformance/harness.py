@@ -19,7 +19,7 @@ from holdfast import LockInfo, Mode, aio
 from holdfast.ports import clock
 from holdfast.testing.conformance.raw import Raw
 from holdfast.testing.conformance.strategy import NotApplicable, Strategy
-from holdfast.testing.conformance.threaded import Threaded
+from holdfast.testing.conformance.threaded import Threaded, wrapped
 from holdfast.types import ClaimInfo
 
 __all__ = ["LONG", "PORTS", "Api", "Theme", "only_on", "refused", "take"]
@@ -186,6 +186,19 @@ class Api:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         return task
+
+    def function(self, work: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Any]:
+        """A coroutine function of the test, as the API takes it: on the sync port a plain function
+        that has the test's loop run it, and waits."""
+        if self.port == "aio":
+            return work
+        loop = asyncio.get_running_loop()
+
+        def call(*args: Any) -> T:
+            running = asyncio.run_coroutine_threadsafe(work(*map(wrapped, args)), loop)
+            return running.result()
+
+        return call
 
     async def apart(self, work: Coroutine[Any, Any, T]) -> T:
         """In another task (and thread) than the test's own, to its end."""

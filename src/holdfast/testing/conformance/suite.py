@@ -10,19 +10,23 @@ from typing import ClassVar
 
 import pytest
 
+from holdfast.testing.conformance.barrier import Barrier
 from holdfast.testing.conformance.cancellation import Cancellation
 from holdfast.testing.conformance.cells import Cells
+from holdfast.testing.conformance.election import Election
 from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.faults import Faults
 from holdfast.testing.conformance.fencing import Fencing
 from holdfast.testing.conformance.ghosts import Ghosts
 from holdfast.testing.conformance.harness import PORTS, Api
 from holdfast.testing.conformance.inspection import Inspection
+from holdfast.testing.conformance.latch import Latch
 from holdfast.testing.conformance.leases import Leases
 from holdfast.testing.conformance.losses import Losses
 from holdfast.testing.conformance.modes import Modes
 from holdfast.testing.conformance.multi import Multi
 from holdfast.testing.conformance.names import Names
+from holdfast.testing.conformance.once import Once
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.reentrancy import Reentrancy
@@ -84,5 +88,9 @@ class ConformanceSuite(
     Processes,
     Multi,
     Striped,
+    Once,
+    Election,
+    Latch,
+    Barrier,
 ):
     """Everything."""

@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from holdfast import aio, sync
+from holdfast.skins.task import once as task_once
+from holdfast.skins.thread import once as thread_once
 
-__all__ = ["Threaded", "in_thread"]
+__all__ = ["Threaded", "in_thread", "wrapped"]
 
 T = TypeVar("T")
 
@@ -38,7 +40,17 @@ MIRRORS: dict[type, type] = {
     sync.Stripes: aio.Stripes,
     sync.AnyStripe: aio.AnyStripe,
     sync.StripeLease: aio.StripeLease,
+    sync.Once: aio.Once,
+    thread_once.Hold: task_once.Hold,
+    thread_once.Using: task_once.Using,
+    sync.Election: aio.Election,
+    sync.Leadership: aio.Leadership,
+    sync.Observation: aio.Observation,
+    sync.Latch: aio.Latch,
+    sync.Barrier: aio.Barrier,
 }
+
+_END = object()
 
 
 class _Worker:
@@ -102,13 +114,13 @@ class Threaded:
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._inner, name)
         if not inspect.isroutine(member):
-            return _wrapped(member)
+            return wrapped(member)
         if inspect.iscoroutinefunction(getattr(self._mirror, name, None)):
             return self._awaited(member)
 
         @functools.wraps(member)
         def direct(*args: Any, **kwargs: Any) -> Any:
-            return _wrapped(member(*args, **kwargs))
+            return wrapped(member(*args, **kwargs))
 
         return direct
 
@@ -116,7 +128,7 @@ class Threaded:
     def _awaited(member: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(member)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return _wrapped(await in_thread(functools.partial(member, *args, **kwargs)))
+            return wrapped(await in_thread(functools.partial(member, *args, **kwargs)))
 
         return call
 
@@ -124,7 +136,7 @@ class Threaded:
         statement = _with(self._inner)
         entered = await in_thread(lambda: next(statement))
         self._statements.append((asyncio.current_task(), statement))
-        return _wrapped(entered)
+        return wrapped(entered)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         task = asyncio.current_task()
@@ -137,6 +149,15 @@ class Threaded:
             if raised is not error:
                 raise
         return False
+
+    def __aiter__(self) -> Threaded:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await in_thread(lambda: next(self._inner, _END))
+        if item is _END:
+            raise StopAsyncIteration
+        return wrapped(item)
 
     def __bool__(self) -> bool:
         return bool(self._inner)
@@ -158,5 +179,5 @@ def _leave(statement: Generator[Any, None, None], error: BaseException | None) -
         statement.throw(error)  # comes back here: no lock swallows what its body raised
 
 
-def _wrapped(value: Any) -> Any:
+def wrapped(value: Any) -> Any:
     return Threaded(value) if type(value) in MIRRORS else value

@@ -1,0 +1,153 @@
+"""`locks.election(name)` for threads. Partner: `toolbox/election.py`, which decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.core.acquire import Acquisition
+from holdfast.core.handle import refused
+from holdfast.core.options import Want, checked_timeout
+from holdfast.errors import LeaseLost, Misconfigured
+from holdfast.ports.thread import drive
+from holdfast.skins.thread.lock import Lease, Acquirable
+from holdfast.toolbox import election
+from holdfast.toolbox.election import Leader
+from holdfast.toolbox.values import encode
+from holdfast.types import Busy
+
+if TYPE_CHECKING:
+    from holdfast.sync import Locks
+
+__all__ = ["Election", "Leader", "Leadership", "Observation"]
+
+R = TypeVar("R")
+
+
+class Leadership(Lease):
+    """What a leader holds: a lease, and a word that everybody hears."""
+
+    __slots__ = ()
+
+    def proclaim(self, value: Any) -> None:
+        """Say something else. `LeaseLost` if it is not the leader any more."""
+        data = encode(value)
+        self.check()
+        drive(election.proclaim(self._engine, self._hold, data))
+
+    def release(self) -> bool:
+        """Resign. True: it led until now. False: it had been lost. Again: does nothing."""
+        try:
+            if not self._done:
+                drive(election.withdraw(self._engine, self._hold))
+        except BaseException:
+            self._abandon()
+            raise
+        return super().release()
+
+
+class Seat(Acquirable[Leadership]):
+    """One campaign, and what came of it."""
+
+    __slots__ = ("_data",)
+    _lease = Leadership
+
+    def __init__(self, client: Locks, want: Want, data: bytes) -> None:
+        super().__init__(client, want)
+        self._data = data
+
+    def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Leadership | None:
+        coming = self._coming.pop(self._context(), None) if entering else None
+        acquisition = Acquisition(self._client._engine(), self._want)
+        try:
+            hold = drive(election.campaign(acquisition, timeout, self._data))
+            if isinstance(hold, Busy):
+                if entering:
+                    raise refused(self._want, hold, timeout)
+                return None
+            lease = Leadership(acquisition, hold, self)
+            self._keep(lease, entering, coming)
+            return lease
+        except BaseException:
+            acquisition.abandon()
+            self._forget(acquisition)
+            raise
+
+
+class Observation:
+    """An iterator over who leads: first who does now, then each change."""
+
+    def __init__(self, client: Locks, name: str, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._watch = election.Watch(name)
+
+    def __iter__(self) -> Observation:
+        return self
+
+    def __next__(self) -> Leader | None:
+        told, leader = drive(self._watch.next(self._client._engine(), self._timeout))
+        if not told:
+            raise StopIteration
+        return leader
+
+
+class Election:
+    """One leads, the others stand in line, and everybody may know who leads."""
+
+    def __init__(self, client: Locks, want: Want, name: str) -> None:
+        self._client = client
+        self._want = want
+        self._seats: dict[Seat, None] = {}
+        self.name = name
+
+    def _seat(self, value: Any) -> Seat:
+        for old in [seat for seat in self._seats if not seat._leases]:
+            self._seats.pop(old, None)
+        proclaimed = dict(self._client._engine().identity) if value is None else value
+        seat = Seat(self._client, self._want, encode(proclaimed))
+        self._seats[seat] = None  # keeps its lease alive, and resign() finds it
+        return seat
+
+    def campaign(self, value: Any = None, timeout: float | None = None) -> Leadership | None:
+        """Stand in line and lead: what the leader holds, or None when time ran out. `value`: what
+        everybody shall know (default: host, pid and label); bytes, or what JSON can say."""
+        return self._seat(value).acquire(timeout=timeout)
+
+    def resign(self) -> bool:
+        """Give up what this object holds, whoever took it. True: it led until now."""
+        led = False
+        for seat in list(self._seats):
+            for lease in list(seat._leases):
+                held = lease.held
+                led = (lease.release() and held) or led
+        return led
+
+    def leader(self) -> Leader | None:
+        """Who leads, as the store says; None when nobody does. Old news when you read it."""
+        return drive(election.leader(self._client._engine(), self._want.name))
+
+    def observe(self, timeout: float | None = None) -> Observation:
+        """Iterate over who leads (None: nobody): first now, then at each change; changes that
+        follow one another fast are one. Ends when there was none for `timeout` seconds."""
+        patience = -1.0 if timeout is None else checked_timeout(timeout)
+        return Observation(self._client, self._want.name, patience)
+
+    def run_when_leader(self, function: Callable[[Leadership], R], value: Any = None) -> R:
+        """Call `function(leadership)` when we lead, and again whenever we lead again after it was
+        lost; what it returns while we lead is returned, after we have resigned. A thread cannot
+        be stopped from outside: let the function look at `leadership.held` or `.lost`."""
+        if not callable(function):
+            raise Misconfigured("run_when_leader wants a function that takes the leadership")
+        while True:
+            try:
+                with self._seat(value) as leadership:
+                    result = function(leadership)
+                    leadership.check()
+                    return result
+            except LeaseLost as loss:
+                if loss.name != self._want.name:
+                    raise
+
+    def __repr__(self) -> str:
+        return f"<Election {self.name!r} ttl={self._want.ttl:g}>"

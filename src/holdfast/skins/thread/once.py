@@ -1,0 +1,110 @@
+"""`locks.once(...)` for threads. Partner: `toolbox/once.py`, which decides."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from holdfast.core.handle import refused
+from holdfast.core.options import checked_timeout
+from holdfast.errors import Misconfigured
+from holdfast.ports.thread import drive
+from holdfast.skins.thread.lock import Lease, Acquirable
+from holdfast.toolbox import once
+from holdfast.types import Busy
+
+if TYPE_CHECKING:
+    from holdfast.sync import Locks
+
+__all__ = ["Once"]
+
+T = TypeVar("T")
+
+
+class Using(Lease):
+    """A value in use: nobody replaces it meanwhile."""
+
+    __slots__ = ("value",)
+    value: Any
+
+
+class Hold(Acquirable[Using]):
+    """What `hold()` gives to `with`."""
+
+    __slots__ = ("_compute", "_recipe")
+    _lease = Using
+
+    def __init__(self, client: Locks, recipe: once.Recipe, compute: once.Compute) -> None:
+        super().__init__(client, recipe.sharing)
+        self._recipe = recipe
+        self._compute = compute
+
+    def _inside(self) -> bool:
+        context = self._context()
+        leases = list(self._leases.items())
+        return any(taker is context and lease.held for lease, taker in leases)
+
+    def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using | None:
+        coming = self._coming.pop(self._context(), None) if entering else None
+        use = once.Use(self._client._engine(), self._recipe)
+        try:
+            patience = timeout if blocking else 0.0
+            hold, value = drive(use.run(self._compute, patience, self._inside()))
+            if isinstance(hold, Busy):
+                if entering:
+                    raise refused(self._want, hold, timeout)
+                return None
+            lease = Using(use.acquisition, hold, self)
+            lease.value = value
+            self._keep(lease, entering, coming)
+            return lease
+        except BaseException:
+            use.abandon()
+            self._forget(use.acquisition)
+            raise
+
+
+class Once(Generic[T]):
+    """A value that one computes and everybody reads."""
+
+    def __init__(self, client: Locks, recipe: once.Recipe, compute: Callable[[], T]) -> None:
+        if not callable(compute) or inspect.iscoroutinefunction(compute):
+            raise Misconfigured(
+                "compute is a function without arguments that returns the value; a coroutine "
+                "function belongs to a client from holdfast.aio.connect()"
+            )
+
+        async def call() -> T:
+            return compute()
+
+        self._client = client
+        self._recipe = recipe
+        self._compute: once.Compute = call
+        self._hold: Hold | None = None
+        self.name = recipe.name
+
+    def get(self, timeout: float | None = None) -> T:
+        """The value: read, or computed if there is none. `timeout` is for waiting, as that of
+        `Lock.acquire`, and not for the computation; `AcquireTimeout` when it is over."""
+        recipe = self._recipe
+        patience = recipe.timeout if timeout is None else checked_timeout(timeout)
+        inside = self._hold is not None and self._hold._inside()
+        engine = self._client._engine()
+        return cast(T, drive(once.get(engine, recipe, self._compute, patience, inside)))
+
+    def hold(self) -> Hold:
+        """`with token.hold() as using: ... using.value`: the value is not replaced meanwhile."""
+        if self._hold is None:
+            self._hold = Hold(self._client, self._recipe, self._compute)
+        return self._hold
+
+    def invalidate(self, value: T | None = None, timeout: float | None = None) -> None:
+        """Forget the value, after a computation that is under way; with `value`, only if it is
+        still that one, and without waiting."""
+        recipe = self._recipe
+        patience = recipe.timeout if timeout is None else checked_timeout(timeout)
+        drive(once.invalidate(self._client._engine(), recipe, value, patience))
+
+    def __repr__(self) -> str:
+        return f"<Once {self.name!r} ttl={self._recipe.ttl:g}>"

@@ -1,0 +1,219 @@
+"""What the tools keep in cells: users' values, and states that compare-and-set changes.
+
+Contract: a value is bytes, or anything that JSON can say, up to LIMIT. `change` applies a pure step
+to a state until it was applied once: law 2, a write without an answer is looked for, so a step must
+recognise its own doing in the state that it is shown. `until_changed` waits for a cell as long as
+its caller likes, and endures a silent store for `request_timeout`, as an acquire does.
+Partners: `once.py`, `election.py`, `latch.py`, `barrier.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast.core.acquire import Engine
+from holdfast.core.backoff import pause
+from holdfast.core.options import seconds
+from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
+from holdfast.types import Capabilities, Cell, CellConflict, Mode, Unknown
+
+__all__ = [
+    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "need", "read", "until_changed",
+    "whole",
+]  # fmt: skip
+
+R = TypeVar("R")
+
+LIMIT = 65536
+"""Bytes of a value: what every store takes, whatever its own limits are set to."""
+
+KEEP = 7 * 86400.0
+"""How long the state of a latch or a barrier is kept after its last change, in seconds."""
+
+LOOK = 10.0
+"""How long one wait for a cell lasts at most before the store is asked again."""
+
+TRIES = 3
+"""So many requests without an answer fit in `request_timeout`."""
+
+Step = Callable[[Cell | None, bool], tuple[bytes | None, R]]
+"""For what is there, and whether a write of this step went unanswered: what to write, None for
+nothing; and what to tell the caller then."""
+
+
+def need(capabilities: Capabilities, tool: str, *modes: Mode) -> None:
+    """Refuse before anything is asked of a store that cannot do it."""
+    if not capabilities.cells:
+        raise Unsupported(
+            f"{tool} needs a store that keeps values, and this backend does not; redis://, "
+            "etcd://, zk://, sqlite:// and SQL with strategy=row do"
+        )
+    for mode in modes:
+        if mode not in capabilities.modes:
+            reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
+            raise Unsupported(
+                f"{tool} needs {mode.value} claims, which this backend has not{reason}; "
+                "memory:// and `docs/backends` have them"
+            )
+
+
+def whole(what: str, value: Any, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise Misconfigured(f"{what}={value!r:.80}: a whole number, {least} or more")
+    if value > 2**53:
+        raise Misconfigured(f"{what}={value}: that many nobody can count")
+    return value
+
+
+def checked_keep(keep: Any) -> float:
+    return seconds("keep", keep, "the state must outlive its users, and end some day")
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> bytes:
+    """A letter that says how to read it, and the value."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = b"b" + bytes(value)
+    else:
+        try:
+            text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+            data = b"j" + text.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Misconfigured(
+                f"a value is bytes or what JSON can say, and this {type(value).__name__} is "
+                f"neither: {error}"
+            ) from None
+    if len(data) - 1 > LIMIT:
+        raise Misconfigured(
+            f"the value has {len(data) - 1} bytes; the limit is {LIMIT}, on every store. Keep the "
+            "value elsewhere and its address here"
+        )
+    return data
+
+
+def decode(data: bytes) -> Any:
+    return data[1:] if data[:1] == b"b" else json.loads(data[1:])
+
+
+# -- cells -----------------------------------------------------------------------------------------
+
+
+async def read(engine: Engine, name: str) -> Cell | None:
+    """What is there. A silent store is asked again for `request_timeout`."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures = 0
+    while True:
+        try:
+            return await engine.backend.cell_read(name, _soon(engine, deadline))
+        except Unavailable:
+            failures += 1
+            left = deadline - port.now()
+            if left <= 0:
+                raise
+            await port.sleep(pause(failures, port.random(), left))
+
+
+async def change(
+    engine: Engine, name: str, step: Step[R], ttl: float | None, guess: Cell | None = None
+) -> tuple[R, Cell | None]:
+    """Have the step applied to what is there, once, though answers may be lost. It begins with
+    what was there when last seen: if nobody else has been there, that is one round trip."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures, cell, seen, unsure = 0, guess, False, False
+    while True:
+        data, result = step(cell, unsure)
+        if data is None and seen:
+            return result, cell
+        if data is None:
+            cell, seen = await read(engine, name), True
+            continue
+        version = 0 if cell is None else cell.version
+        answer = await _put(engine, name, data, version, None, ttl, deadline)
+        if isinstance(answer, Cell):
+            return result, answer
+        failures += 1
+        unsure = unsure or isinstance(answer, Unknown)
+        left = deadline - port.now()
+        if left <= 0:
+            raise Unavailable(
+                f"whether {name!r} was changed is not known, or others were faster every time "
+                f"({answer.reason}): look at it again"
+            )
+        if isinstance(answer, CellConflict) and failures < 3:
+            cell, seen = answer.current, True
+            continue
+        # A crowd is spread, and a silent store is left alone for a moment.
+        crowd = isinstance(answer, CellConflict)
+        await port.sleep(pause(1 if crowd else failures, port.random(), left) * port.random())
+        cell, seen = await read(engine, name), True
+
+
+async def write(
+    engine: Engine, name: str, data: bytes | None, fence: int | None, ttl: float | None
+) -> bool:
+    """Write under a fencing token, whatever is there; False: a newer one has written before."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures = 0
+    while True:
+        answer = await _put(engine, name, data, None, fence, ttl, deadline)
+        if not isinstance(answer, Unknown):
+            return isinstance(answer, Cell)
+        failures += 1
+        left = deadline - port.now()
+        if left <= 0:
+            raise Unavailable(f"whether {name!r} was written is not known: {answer.reason}")
+        await port.sleep(pause(failures, port.random(), left))
+
+
+async def _put(
+    engine: Engine, name: str, data: bytes | None, expect: int | None, fence: int | None,
+    ttl: float | None, deadline: float,
+) -> Cell | CellConflict | Unknown:  # fmt: skip
+    """One try. That it was refused and that nobody knows are both reasons to try again."""
+    limit = _soon(engine, deadline)
+    try:
+        return await engine.backend.cell_write(
+            name, data, expect=expect, fence=fence, ttl=ttl, deadline=limit
+        )
+    except Unavailable as error:
+        return Unknown(str(error))
+
+
+def _soon(engine: Engine, deadline: float) -> float:
+    """The limit of one request: an answer that was lost must leave time for asking again."""
+    return min(deadline, engine.port.now() + engine.request_timeout / TRIES)
+
+
+async def until_changed(
+    engine: Engine, name: str, seen: Cell | None, deadline: float
+) -> Cell | None:
+    """The cell when it is another than was seen, or as it was when last seen at the deadline."""
+    port = engine.port
+    version = 0 if seen is None else seen.version
+    failing_since, failures = 0.0, 0
+    while True:
+        if engine.closed or engine.keeper.exiting:
+            raise Closed("the client was closed while this waited")
+        now = port.now()
+        try:
+            cell = await engine.backend.cell_wait(name, version, min(deadline, now + LOOK))
+        except Unavailable:
+            if port.now() >= deadline:
+                return seen  # there was no time to see more
+            failures += 1
+            failing_since = failing_since or now
+            left = min(deadline, failing_since + engine.request_timeout) - port.now()
+            if left <= 0:
+                raise
+            await port.sleep(pause(failures, port.random(), left))
+            continue
+        failing_since, failures = 0.0, 0
+        if (0 if cell is None else cell.version) != version or port.now() >= deadline:
+            return cell
