@@ -9,7 +9,7 @@ from holdfast.core.acquire import Acquisition
 from holdfast.core.handle import refused
 from holdfast.core.options import Want, checked_timeout
 from holdfast.errors import LeaseLost, Misconfigured
-from holdfast.skins.task.lock import Lease, Acquirable
+from holdfast.skins.task.lock import Acquirable, Lease
 from holdfast.toolbox import election
 from holdfast.toolbox.election import Leader
 from holdfast.toolbox.values import encode

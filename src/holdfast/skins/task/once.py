@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from holdfast.core.handle import refused
 from holdfast.core.options import checked_timeout
 from holdfast.errors import Misconfigured
-from holdfast.skins.task.lock import Lease, Acquirable
+from holdfast.skins.task.lock import Acquirable, Lease
 from holdfast.toolbox import once
 from holdfast.types import Busy
 

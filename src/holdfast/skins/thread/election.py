@@ -10,7 +10,7 @@ from holdfast.core.handle import refused
 from holdfast.core.options import Want, checked_timeout
 from holdfast.errors import LeaseLost, Misconfigured
 from holdfast.ports.thread import drive
-from holdfast.skins.thread.lock import Lease, Acquirable
+from holdfast.skins.thread.lock import Acquirable, Lease
 from holdfast.toolbox import election
 from holdfast.toolbox.election import Leader
 from holdfast.toolbox.values import encode

@@ -10,7 +10,7 @@ from holdfast.core.handle import refused
 from holdfast.core.options import checked_timeout
 from holdfast.errors import Misconfigured
 from holdfast.ports.thread import drive
-from holdfast.skins.thread.lock import Lease, Acquirable
+from holdfast.skins.thread.lock import Acquirable, Lease
 from holdfast.toolbox import once
 from holdfast.types import Busy
 
