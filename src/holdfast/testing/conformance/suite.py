@@ -48,9 +48,14 @@ class Suite:
         """Override to use fixtures: `return Mine(request.getfixturevalue("my_server"))`."""
         return cls.strategy()
 
+    @classmethod
+    def ports_of(cls, function: object, config: pytest.Config) -> tuple[str, ...]:
+        """The ports that a test runs on, of those that it is for."""
+        return tuple(getattr(function, "ports", PORTS))
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "api" in metafunc.fixturenames:
-            ports = getattr(metafunc.function, "ports", PORTS)
+            ports = self.ports_of(metafunc.function, metafunc.config)
             ids = [f"{self.strategy.name}-{port}" for port in ports]
             metafunc.parametrize("api", ports, ids=ids, indirect=True)
 
