@@ -2,7 +2,7 @@
 
 Contract: the run's seed, which pytest prints, decides whether a test runs on threads or on asyncio,
 so that over runs all of it is shown and one run stays short; `--randomly-seed=N` repeats a choice.
-With HOLDFAST_EVERY_PORT=1 everything runs on both. Stores that are nobody's variant do not use this.
+HOLDFAST_EVERY_PORT=1 runs everything on both. Stores that are nobody's variant do not use this.
 """
 
 from __future__ import annotations
