@@ -105,11 +105,12 @@ class Worker:
 class Crew:
     """The workers of one entrant; all are asked the same, or each its own."""
 
+    failed = ""  # why it is out
+
     def __init__(self, entrant: Entrant, size: int = 1) -> None:
         self.entrant = entrant
         self.workers: list[Worker] = []
         self.version = ""
-        self.failed = ""  # why it is out
         try:
             self.tried(lambda _: self._open(size))
         except BaseException:

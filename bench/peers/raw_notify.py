@@ -33,7 +33,8 @@ class Place:
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self._early: list[Any] = []  # called before it asked
         self._connection.add_notify_handler(self._early.append)
-        size = int(name.rpartition("-")[2])
+        number_of = name.rpartition("-")[2]
+        size = int(number_of) if number_of.isdigit() else 1
         contest, number = divmod(self._counted("joined", name) - 1, size)
         this, first = f"{name}_{contest}_{number}", f"{name}_{contest}_0"
         self._values = name, f"{name}_{contest}_{(number + 1) % size}"
@@ -69,10 +70,10 @@ class Place:
 
 class Ring(Adapter):
     gives_up = True
-    version = f"psycopg {version('psycopg')}"
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.version = f"psycopg {version('psycopg')}"
         psycopg: Any = importlib.import_module("psycopg")
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("SELECT pg_advisory_lock(4711)")  # for IF NOT EXISTS alone fails
