@@ -149,14 +149,16 @@ def compete(
     memory: bool = False,
 ) -> Figures:
     """One contest of this crew; `seconds` of it count, when all have come in line."""
+    parts, name = crew.shared_out(waiters), f"one-of-{waiters}"
+    if kind != TASKS:
+        crew.ask_each("make", [{"name": name, "waiters": part} for part in parts])
     start = time.monotonic_ns() + int((0.03 + waiters * 0.0002) * 1e9)
     served = crew.entrant.server is not None
     since = start + SETTLE + served * waiters * ARRIVAL
     stop = since + int(seconds * 1e9)
-    parts = crew.shared_out(waiters)
     metered = crew.entrant.server is not None and crew.entrant.server.books is not None
     common = {
-        "name": f"one-of-{waiters}",
+        "name": name,
         "start": start,
         "since": since,
         "stop": stop,
