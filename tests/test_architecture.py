@@ -32,13 +32,23 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "holdfast.client": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "holdfast.ports", "holdfast.backends"
     ),
+    "holdfast.toolbox": ("holdfast.core", "holdfast.types", "holdfast.errors"),
+    "holdfast.skins": (),
+    "holdfast.skins.thread": (
+        "holdfast.core", "holdfast.toolbox", "holdfast.types", "holdfast.errors",
+        "holdfast.ports.thread", "=holdfast.client", "=holdfast.sync",
+    ),
+    "holdfast.skins.task": (
+        "holdfast.core", "holdfast.toolbox", "holdfast.types", "holdfast.errors",
+        "holdfast.ports.asyncio", "=holdfast.client", "=holdfast.aio",
+    ),
     "holdfast.sync": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "holdfast.ports", "holdfast.backends",
-        "=holdfast.client",
+        "=holdfast.client", "holdfast.skins.thread",
     ),
     "holdfast.aio": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "holdfast.ports", "holdfast.backends",
-        "=holdfast.client",
+        "=holdfast.client", "holdfast.skins.task",
     ),
     "holdfast.fencing": ("holdfast.types", "holdfast.errors"),
     "holdfast.testing": ("holdfast",),
@@ -53,6 +63,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 
 # The skins may not reach one backend: they know them by the registry alone.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
+    "holdfast.toolbox": ("asyncio", "threading", "_thread", "time", "socket", "select", "os"),
     "holdfast.core": ("asyncio", "threading", "_thread", "time", "socket", "select", "selectors",
                       "signal", "subprocess", "multiprocessing", "concurrent", "os"),
     "holdfast.types": ("asyncio", "threading", "socket"),

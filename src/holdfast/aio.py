@@ -1,31 +1,35 @@
-"""The asyncio skin: enter, await, return. Decisions are in `core`.
+"""The asyncio client. What it makes is in `skins/task/`; decisions are in `core` and `toolbox`.
 
-Hazard: cancellation may strike at any await. Everything from the first request until the lease is
-in the caller's hands is inside one `try`, whose handler hands the claim to the keeper.
 Partner: `sync.py`, the same without `await`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
-from holdfast.client import PATIENCE, Client
-from holdfast.core import optimistic
-from holdfast.core.acquire import Acquisition, Engine
-from holdfast.core.guard import Exit, Guard
-from holdfast.core.handle import Fenced, Handle, Keyring, Unfenced, deadline_after, refused
+from holdfast.client import PATIENCE
+from holdfast.core.acquire import Engine
 from holdfast.core.names import checked_name, checked_prefix
-from holdfast.core.options import LockOptions, Want, check_known
+from holdfast.core.options import Want, check_known
 from holdfast.core.template import namer
-from holdfast.errors import LeaseLost, Misconfigured
+from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
-from holdfast.types import Busy, LockInfo, Mode
+from holdfast.skins.task.lock import (
+    AioLockOptions,
+    Lease,
+    Lock,
+    LostEvent,
+    Permit,
+    RWLock,
+    Semaphore,
+)
+from holdfast.skins.task.optimistic import Optimistic
+from holdfast.skins.task.tools import Tools
+from holdfast.types import LockInfo, Mode
 
 __all__ = [
     "AioLockOptions",
@@ -42,15 +46,6 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-L = TypeVar("L", bound="BaseLease")
-
-
-class AioLockOptions(LockOptions, total=False):
-    """The options of `LockOptions`, and one more."""
-
-    cancel_on_lost: bool
-    """True (default): when the lease is lost, the task inside `async with` is cancelled, as
-    `asyncio.timeout` does it, and the `with` raises `LeaseLost`."""
 
 
 def connect(url: Any = None, **options: Any) -> Locks:
@@ -62,250 +57,7 @@ def connect(url: Any = None, **options: Any) -> Locks:
     return Locks(url, options, AsyncioPort)
 
 
-class LostEvent:
-    """`lease.lost`: waitable, like an `asyncio.Event` that the lease's loss sets."""
-
-    __slots__ = ("_lease",)
-
-    def __init__(self, lease: BaseLease) -> None:
-        self._lease = lease
-
-    def is_set(self) -> bool:
-        return self._lease._lost()
-
-    async def wait(self, timeout: float | None = None) -> bool:
-        """True when the lease is lost; False when it was released, or time ran out."""
-        engine = self._lease._engine
-        deadline = deadline_after(engine, timeout)
-        lease = self._lease
-        return await engine.until_ended(lease._hold, lambda: lease._done, deadline)
-
-    def __bool__(self) -> bool:
-        return self.is_set()
-
-
-class BaseLease(Handle):
-    """What you hold."""
-
-    __slots__ = ("_body",)
-    _body: _Body
-
-    @property
-    def lost(self) -> LostEvent:
-        """Waitable: `await lease.lost.wait()`, `lease.lost.is_set()`."""
-        return LostEvent(self)
-
-    async def renew(self) -> float:
-        """Extend to the full ttl now, in one round trip; returns `remaining()`. Raises `LeaseLost`
-        when it is lost, `Unavailable` when nobody answered."""
-        self.check()
-        await self._engine.renew(self._hold)
-        return self.remaining()
-
-    async def release(self) -> bool:
-        """Give it up. True: it was ours until now. False: it had been lost. Again: does nothing."""
-        try:
-            if not self._finish():
-                return not self._hold.lost
-            return await self._engine.release(self._hold, self._share)
-        except BaseException:
-            self._abandon()
-            raise
-
-    async def __aenter__(self: L) -> L:
-        self._watch_with()
-        return self
-
-    async def _exit(
-        self, lease: Self, kind: Any, error: Any, trace: Any, guard: Guard | None
-    ) -> None:
-        if not await self.release() and kind is None and self._hold.lost:
-            raise self._hold.loss()
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit()
-
-
-class Lease(Fenced, BaseLease):
-    """An exclusive or shared lease."""
-
-    __slots__ = ()
-
-
-class Permit(Unfenced, BaseLease):
-    """A lease of one or more of a semaphore's permits."""
-
-    __slots__ = ()
-
-
-class _Body:
-    """The task inside an `async with`, and its cancellation when the lease is lost."""
-
-    __slots__ = ("_cancelled", "_entered_with", "_task")
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        self._task: asyncio.Task[Any] | None = task
-        self._entered_with = 0 if task is None else task.cancelling()
-        self._cancelled = False
-
-    def lost(self, error: LeaseLost) -> None:
-        if self._task is not None:  # still inside
-            self._cancelled = True
-            self._task.cancel(str(error))
-
-    async def leave(self, kind: type[BaseException] | None) -> bool:
-        """Take our own cancellation back. True: the body ended by it and by nothing else."""
-        task, self._task = self._task, None
-        if not self._cancelled or task is None:
-            return False
-        if kind is None or not issubclass(kind, asyncio.CancelledError):
-            # The body ended before our cancellation reached it: receive it here, or it would
-            # strike at some later await that has nothing to do with this lock.
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                pass
-            if task.uncancel() > self._entered_with:
-                raise asyncio.CancelledError  # somebody outside wants this task to end
-            return False
-        return task.uncancel() <= self._entered_with
-
-
-class _Acquirable(Keyring[L]):
-    """What locks and semaphores share: acquire, release, with."""
-
-    __slots__ = ("_cancel_on_lost",)
-    _lease: type[L]
-
-    _client: Locks
-
-    def __init__(self, client: Locks, want: Want, cancel_on_lost: bool) -> None:
-        super().__init__(client, want)
-        self._cancel_on_lost = cancel_on_lost
-
-    async def acquire(self, blocking: bool = True, timeout: float | None = None) -> L | None:
-        """A lease, which is truthy, or None. `timeout`: seconds, -1 for ever, 0 not at all;
-        without it the constructor's applies. An unreachable store raises `Unavailable`."""
-        return await self._take(self._patience(blocking, timeout), blocking, entering=False)
-
-    async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> L | None:
-        """None if busy, except that entering a `with` then raises."""
-        coming = self._coming.pop(self._context(), None) if entering else None
-        engine = self._client._engine()
-        acquisition = Acquisition(engine, self._want)
-        try:
-            hold = await acquisition.run(blocking and timeout != 0, timeout)
-            if isinstance(hold, Busy):
-                if entering:
-                    raise refused(self._want, hold, timeout)
-                return None
-            lease = self._lease(acquisition, hold, self)
-            self._keep(lease, entering, coming)
-            return lease
-        except BaseException:
-            acquisition.abandon()
-            self._forget(acquisition)
-            raise
-
-    async def release(self) -> bool:
-        """Release the calling task's newest lease of this lock object, else `NotHeld`."""
-        return await self._newest().release()
-
-    async def locked(self) -> bool:
-        """Whether anybody, anywhere, holds this name now. Old news when you read it."""
-        return any(info.holders for info in await self._client._inspect(self.name, exact=True))
-
-    async def __aenter__(self) -> L:
-        lease = await self._take(self._want.timeout, True, entering=True)
-        assert lease is not None  # it raised instead
-        if self._cancel_on_lost:
-            lease._body = _Body()
-            lease.on_lost(lease._body.lost)
-        return lease
-
-    async def _exit(self, lease: L, kind: Any, error: Any, trace: Any, guard: Guard | None) -> None:
-        body: _Body | None = getattr(lease, "_body", None)
-        try:
-            cancelled = body is not None and await body.leave(kind)
-        except BaseException:  # somebody outside cancels us, and wins
-            await lease.release()
-            raise
-        await lease._exit(lease, kind, error, trace, guard)
-        if cancelled:
-            raise lease._hold.loss() from error
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit()
-
-
-class Lock(_Acquirable[Lease]):
-    """A lock that one holder has at a time (or, from `rwlock.read()`, all readers)."""
-
-    __slots__ = ()
-    _lease = Lease
-
-
-class Semaphore(_Acquirable[Permit]):
-    """A fixed number of permits."""
-
-    __slots__ = ()
-    _lease = Permit
-
-
-class RWLock:
-    """Many readers or one writer."""
-
-    def __init__(self, client: Locks, shared: Want, exclusive: Want, cancel: bool) -> None:
-        self._client = client
-        self._shared = shared
-        self._exclusive = exclusive
-        self._cancel_on_lost = cancel
-
-    def read(self) -> Lock:
-        """`async with rw.read():` shares with other readers."""
-        return Lock(self._client, self._shared, self._cancel_on_lost)
-
-    def write(self) -> Lock:
-        """`async with rw.write():` excludes everybody."""
-        return Lock(self._client, self._exclusive, self._cancel_on_lost)
-
-
-class Optimistic:
-    """A version to be compared when the work is done; nothing is held meanwhile."""
-
-    def __init__(self, client: Locks, name: str) -> None:
-        self._client = client
-        self.name = name
-
-    async def version(self) -> int:
-        """The version that is there now; 0 before the first commit."""
-        return await optimistic.read(self._client._engine(), self.name)
-
-    async def commit(self, version: int) -> int | None:
-        """Replace this version; the new one, or None if somebody else has replaced it before."""
-        return await optimistic.commit(self._client._engine(), self.name, version)
-
-
-class Locks(Client):
+class Locks(Tools):
     """A client: makes locks, keeps their leases, and is closed when done with."""
 
     def lock(self, name: str, **options: Unpack[AioLockOptions]) -> Lock:
@@ -322,10 +74,6 @@ class Locks(Client):
     ) -> Semaphore:
         """At most `permits` permits are held at once; each acquire takes `take` of them."""
         return Semaphore(self, *self._wish(name, Mode.PERMITS, options, take, permits))
-
-    def optimistic(self, name: str) -> Optimistic:
-        """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
-        return Optimistic(self, checked_name(name))
 
     def _wish(
         self, name: str, mode: Mode, options: AioLockOptions, permits: int = 1, limit: int = 1

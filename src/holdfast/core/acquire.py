@@ -4,7 +4,7 @@ Laws kept here: 2 (an attempt without an answer is asked again under the same ow
 it never blocks its own client), 3 (no ghosts), 4 (interrupt or cancel anywhere: the skin calls
 `Acquisition.abandon`, which hands the claim to the keeper) and 6 (uncontended: one round trip).
 
-Partners: `sync.py` and `aio.py` drive these coroutines; `core/backend.py` is what they talk to;
+Partners: `skins/` drive these coroutines; `core/backend.py` is what they talk to;
 `core/waiting.py` is what happens when the first attempt did not hold.
 """
 

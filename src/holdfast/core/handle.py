@@ -2,7 +2,7 @@
 
 Contract: ownership belongs to the lease object, never to a thread. The lock object keeps its leases
 alive, so `lock.acquire()` without keeping the result works as with `threading.Lock`; a lease that
-nobody can reach any more is given back. Partners: `sync.py`, `aio.py`.
+nobody can reach any more is given back. Partners: `skins/`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ commits. Nothing is held meanwhile, so nothing can be lost, expire or be waited 
 did is the loser's to undo or to forget, so let it be something that takes effect by the commit.
 
 Law 2: a commit without an answer is looked for: each writes a value that nobody else writes.
-Partners: `sync.py` and `aio.py`, the skins; a store's cells, on which this is built.
+Partners: `skins/*/optimistic.py`; a store's cells, on which this is built.
 """
 
 from __future__ import annotations
