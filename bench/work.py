@@ -147,7 +147,10 @@ def _may_give_up(adapter: Adapter, stop: int) -> None:
 
 
 def contend_threads(
-    adapter: Adapter, order: Order, meter: Meter | None, mutexes: dict[int, Mutex]
+    adapter: Adapter,
+    order: Order,
+    meter: Meter | None,
+    mutexes: dict[int, Mutex] | None = None,
 ) -> dict[str, Any]:
     asked = adapter.calls()
     waiters = Waiters(adapter, order, mutexes)
