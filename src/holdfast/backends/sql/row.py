@@ -52,6 +52,10 @@ __all__ = ["RowBackend"]
 AT_ONCE = 0.01
 """Seconds in which a bell that hangs does not ring: who finds one quicker must not spin."""
 
+RECENT = 1.0
+"""Seconds for which a name that was busy may be called so without another look: whoever has no time
+for one is told that it is busy. A silent database is not, for longer."""
+
 NAMES = 1000
 """So many names of which a line was seen are remembered."""
 
@@ -74,7 +78,7 @@ class RowBackend(TableBackend):
         if self._wake:
             self._window = max(self._window, WINDOW)
         self._bells: Bells | None = None
-        self._lines: dict[str, None] = {}  # names that others wanted when last seen
+        self._lines: dict[str, float] = {}  # names that others wanted when last seen: when
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
@@ -100,9 +104,10 @@ class RowBackend(TableBackend):
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         busy: Busy | None = None
-        if queue and claim.name in self._lines:
-            busy = Busy()  # when last seen
-            self._sweeper.perhaps(self._port.now())
+        if queue and (seen_at := self._lines.get(claim.name)) is not None:
+            moment = self._port.now()
+            busy = Busy() if moment - seen_at < RECENT else None
+            self._sweeper.perhaps(moment)
         elif claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
@@ -372,7 +377,7 @@ class RowBackend(TableBackend):
         if others or line.waiters or not line.complete:
             if len(self._lines) >= NAMES:
                 self._lines.clear()
-            self._lines[claim.name] = None
+            self._lines[claim.name] = self._port.now()
         else:
             self._lines.pop(claim.name, None)
 
