@@ -46,12 +46,12 @@ AFTERWARDS = 0.03
 COMPLETE = 10.0
 """Seconds after which a link that lacks members is made anew."""
 
-LEAST = 0.1
+LEAST = 0.2
 """Seconds that a node has at least for an answer to the detector."""
 
-AWAY = 30.0
-"""Seconds for which a node that did not answer a search is not searched: waiting for it would delay
-what the others know."""
+SILENT = 0.01
+"""Seconds that one has which did not answer the last time: waiting for it delays what the others
+know."""
 
 
 class RedlockLink:
@@ -199,7 +199,7 @@ class RedlockRoll:
         self._writer = writer
         self._patience = max(LEAST, 2 * patience)
         self._searched = -AFTERWARDS
-        self._silent: dict[int, float] = {}  # nodes that are not searched until then
+        self._silent: set[int] = set()  # the nodes that did not answer the last search
 
     async def look(self, deadline: float) -> Look:
         await self._port.sleep(max(0.0, self._searched + AFTERWARDS - self._port.now()))
@@ -228,12 +228,11 @@ class RedlockRoll:
         """On all nodes that answer; what the others have is found when they do."""
         found: dict[tuple[str, str], Suspect] = {}
         for place in range(len(self._council.members)):
-            if self._port.now() < self._silent.get(place, 0.0):
-                continue
             try:
                 await self._search(place, found, present, deadline)
+                self._silent.discard(place)
             except Unavailable:
-                self._silent[place] = self._port.now() + AWAY
+                self._silent.add(place)
         self._searched = self._port.now()
         return list(found.values())
 
@@ -259,7 +258,8 @@ class RedlockRoll:
 
     async def _ask(self, place: int, letter: Letter, deadline: float) -> list[Any]:
         ballot = Everybody(len(self._council.members), 1)
-        limit = min(deadline, self._port.now() + self._patience)
+        patience = SILENT if place in self._silent else self._patience
+        limit = min(deadline, self._port.now() + patience)
         await self._council.ask(letter, ballot, limit, ORDINARY, [place])
         if place not in ballot.answers:
             raise Unavailable(str(ballot.failures.get(place)))
@@ -286,25 +286,15 @@ class RedlockRoll:
         suspect.stamp.by_place[place] = ends
 
     async def free(self, suspects: Sequence[Suspect], deadline: float) -> list[bool | None]:
-        freed: list[bool | None] = [None] * len(suspects)
-        for place in range(len(self._council.members)):
-            some = [n for n, suspect in enumerate(suspects) if place in suspect.stamp.by_place]
-            if not some:
-                continue
-            letter = self._writer.reap(
-                [
-                    (suspects[n].name, suspects[n].token, suspects[n].stamp.by_place[place])
-                    for n in some
-                ],
-                EXACTLY,
-            )
-            try:
-                replies = await self._ask(place, letter, deadline)
-            except Unavailable:
-                continue
-            for number, reply in zip(some, replies, strict=True):
-                freed[number] = bool(freed[number]) or reply == 1
-        return freed
+        votes = [(suspect.name, suspect.token, suspect.stamp.by_place) for suspect in suspects]
+        ballot = Everybody(len(self._council.members))
+        limit = min(deadline, self._port.now() + self._patience)
+        # All nodes at once: who waits looks when the first has called, and soon gives up looking.
+        await self._council.ask(self._writer.reap(votes, EXACTLY), ballot, limit, ORDINARY)
+        if not ballot.answers:
+            return [None] * len(suspects)
+        said = zip(*ballot.answers.values(), strict=True)
+        return [any(reply == 1 for reply in replies) for replies in said]
 
     async def close(self) -> None:
         """Its connections are the backend's."""
