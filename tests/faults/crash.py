@@ -30,6 +30,9 @@ from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServ
 
 _numbers = itertools.count()
 
+PATIENCE = 30.0
+"""Seconds; the machine may be very busy."""
+
 
 def plain(url: str) -> str:
     """The same store, for somebody who did not opt in."""
@@ -53,7 +56,7 @@ class Watch:
         return [event for event in found if event["event"] == kind]
 
     def wait(self, kind: str, count: int = 1) -> dict[str, Any]:
-        until(lambda: len(self.events(kind)) >= count, f"{count} x {kind}")
+        until(lambda: len(self.events(kind)) >= count, f"{count} x {kind}", PATIENCE)
         return self.events(kind)[count - 1]
 
     def leads(self) -> None:

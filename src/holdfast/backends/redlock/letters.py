@@ -39,7 +39,7 @@ MOST = 4096
 """So many names are remembered; beyond, they are spelled anew."""
 
 NEVER = 0
-"""When no vote ends."""
+"""When a vote ends that was not seen."""
 
 NO_GRAVE = b"$1\r\n0\r\n"
 QUIET = b"$0\r\n\r\n"

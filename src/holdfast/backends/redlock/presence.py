@@ -17,7 +17,7 @@ Partners: `scripts/reap.lua`; `redis/presence.py`, the same for one Redis.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import not_for_children, public_id
@@ -45,13 +45,6 @@ AFTERWARDS = 0.03
 
 COMPLETE = 10.0
 """Seconds after which a link that lacks members is made anew."""
-
-LEAST = 0.2
-"""Seconds that a node has at least for an answer to the detector."""
-
-SILENT = 0.01
-"""Seconds that one has which did not answer the last time: waiting for it delays what the others
-know."""
 
 
 class RedlockLink:
@@ -190,6 +183,32 @@ class Enough(Everybody):
         return super().decided or len(self.answers) >= self.quorum
 
 
+class Those(Everybody):
+    """Of so many nodes, all but some are waited for."""
+
+    def __init__(self, nodes: int, asked: Collection[int], unawaited: Collection[int]) -> None:
+        super().__init__(nodes, len(asked))
+        self._awaited = set(asked).difference(unawaited) or set(asked)
+
+    @property
+    def decided(self) -> bool:
+        return self._awaited <= self.answers.keys() | self.failures.keys()
+
+
+class Scans(overview.Scan):
+    """A step through the keys of each node, wherever it stands there."""
+
+    __slots__ = ("_cursors", "_pattern")
+
+    def __init__(self, cursors: Mapping[int, bytes], pattern: str) -> None:
+        super().__init__(b"0", pattern)
+        self._cursors = cursors
+        self._pattern = pattern
+
+    def words(self, place: int, line: object) -> bytes:
+        return overview.Scan(self._cursors[place], self._pattern).data
+
+
 class RedlockRoll:
     complete = True
 
@@ -197,7 +216,7 @@ class RedlockRoll:
         self._port = port
         self._council = council
         self._writer = writer
-        self._patience = max(LEAST, 2 * patience)
+        self._patience = patience
         self._searched = -AFTERWARDS
         self._silent: set[int] = set()  # the nodes that did not answer the last search
 
@@ -227,43 +246,36 @@ class RedlockRoll:
     async def claims(self, present: Collection[str], deadline: float) -> list[Suspect]:
         """On all nodes that answer; what the others have is found when they do."""
         found: dict[tuple[str, str], Suspect] = {}
-        for place in range(len(self._council.members)):
-            try:
-                await self._search(place, found, present, deadline)
-                self._silent.discard(place)
-            except Unavailable:
-                self._silent.add(place)
+        keys = self._writer.keys
+        cursors = dict.fromkeys(range(len(self._council.members)), b"0")
+        while cursors:
+            names: set[str] = set()
+            scanned = await self._ask(Scans(cursors, keys.pattern("")), cursors, deadline)
+            cursors = {}
+            for place, [[cursor, listed]] in scanned.items():
+                names.update(name for key in listed if (name := keys.name(key)) is not None)
+                if cursor != b"0":
+                    cursors[place] = cursor
+            order = list(names)
+            for start in range(0, len(order), overview.BATCH):
+                some = order[start : start + overview.BATCH]
+                read = await self._ask(self._writer.overview(some), scanned, deadline)
+                for place, replies in read.items():
+                    for name, (lock, left, _, clock) in zip(some, replies, strict=True):
+                        if lock and left > 0:
+                            self._note(found, present, place, name, lock, clock // 1000 + left)
         self._searched = self._port.now()
         return list(found.values())
 
-    async def _search(
-        self,
-        place: int,
-        found: dict[tuple[str, str], Suspect],
-        present: Collection[str],
-        deadline: float,
-    ) -> None:
-        keys, cursor = self._writer.keys, b"0"
-        while True:
-            scan = overview.Scan(cursor, keys.pattern(""))
-            [[cursor, listed]] = await self._ask(place, scan, deadline)
-            names = [name for key in listed if (name := keys.name(key)) is not None]
-            if names:
-                replies = await self._ask(place, self._writer.overview(names), deadline)
-                for name, (lock, left, _, clock) in zip(names, replies, strict=True):
-                    if lock and left > 0:
-                        self._note(found, present, place, name, lock, clock // 1000 + left)
-            if cursor == b"0":
-                return
-
-    async def _ask(self, place: int, letter: Letter, deadline: float) -> list[Any]:
-        ballot = Everybody(len(self._council.members), 1)
-        patience = SILENT if place in self._silent else self._patience
-        limit = min(deadline, self._port.now() + patience)
-        await self._council.ask(letter, ballot, limit, ORDINARY, [place])
-        if place not in ballot.answers:
-            raise Unavailable(str(ballot.failures.get(place)))
-        return ballot.answers[place]
+    async def _ask(
+        self, letter: Letter, places: Collection[int], deadline: float
+    ) -> dict[int, list[Any]]:
+        """Who has not answered the last time is not waited for: it would delay what others know."""
+        ballot = Those(len(self._council.members), places, self._silent)
+        limit = min(deadline, self._port.now() + self._patience)
+        await self._council.ask(letter, ballot, limit, ORDINARY, list(places))
+        self._silent = self._silent - ballot.answers.keys() | (set(places) - ballot.answers.keys())
+        return ballot.answers
 
     def _note(
         self,
