@@ -155,6 +155,16 @@ def test_a_look_and_a_search_pass_over_strangers(
         assert drive(turned.roll.claims(look.present, now() + 5)) == []
 
 
+def test_who_is_watched_may_look_after_its_tables(url: str, locks: holdfast.Locks) -> None:
+    with locks.lock("x"):
+        pass
+    with holdfast.connect(plain(url)) as other:
+        assert locks.schema() == other.schema()
+    assert locks.sweep(0) >= 1
+    swept = command("sweep", url, "--idle", "0")
+    assert swept.returncode == 0, swept.stderr
+
+
 # -- servers that change ---------------------------------------------------------------------------
 
 
