@@ -35,7 +35,7 @@ from holdfast.core.port import Port
 from holdfast.core.presence import KEY, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
-__all__ = ["RedlockLink", "RedlockRoll", "appear"]
+__all__ = ["AFTERWARDS", "EXACTLY", "Ends", "RedlockLink", "RedlockRoll", "appear", "present"]
 
 EXACTLY = 5
 """Milliseconds."""
@@ -209,6 +209,12 @@ class Scans(overview.Scan):
         return overview.Scan(self._cursors[place], self._pattern).data
 
 
+def present(lists: Collection[Collection[str]], quorum: int) -> dict[str, None]:
+    """Who is not absent on a quorum of the nodes that have told whom they see."""
+    times = Counter(who for seen in lists for who in seen)
+    return {who: None for who, seen in times.items() if len(lists) - seen < quorum}
+
+
 class RedlockRoll:
     complete = True
 
@@ -233,13 +239,11 @@ class RedlockRoll:
                 f"only {answered} of {ballot.nodes} nodes answered, and {ballot.quorum} are needed "
                 f"({explain(ballot.failures, names)})"
             )
-        seen = Counter(
-            name.decode()
+        lists = [
+            {name.decode() for name in LINKS.findall(clients)}
             for [clients] in ballot.answers.values()
-            for name in set(LINKS.findall(clients))
-        )
-        here = {who: None for who, times in seen.items() if answered - times < ballot.quorum}
-        return Look("these nodes", here)
+        ]
+        return Look("these nodes", present(lists, ballot.quorum))
 
     # -- votes ------------------------------------------------------------------------------------
 
