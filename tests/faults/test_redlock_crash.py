@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable
+from holdfast.backends.redlock.presence import AFTERWARDS, EXACTLY
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from tests.cli.harness import holdfast as command
@@ -118,6 +119,17 @@ def test_who_is_absent_on_a_quorum_is_absent(store: RedlockStore) -> None:
         finally:
             three.resume()
         link.close()
+
+
+def test_a_look_waits_until_stamps_can_be_told_apart(store: RedlockStore) -> None:
+    """A renewal that looks like the vote before it was before the look that follows a search."""
+    assert 1000 * AFTERWARDS > 2 * EXACTLY
+    with holdfast.connect(plain(store.fresh(1))) as locks:
+        roll = Turned(locks).roll
+        for _ in range(3):
+            drive(roll.claims((), now() + 5))
+            drive(roll.look(now() + 5))
+            assert now() >= roll._searched + AFTERWARDS
 
 
 def test_votes_that_were_renewed_are_left_alone(store: RedlockStore) -> None:
