@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from holdfast.sentinel.detector import Detector
 from holdfast.testing import FaultProxy
 from tests.cli.harness import started
 from tests.faults.peers import Peer
-from tests.faults.redis import until
+from tests.faults.redis import until as until_soon
 from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServer
 
 _numbers = itertools.count()
@@ -43,6 +43,10 @@ def presence_of(peer: Peer) -> str:
     return str(peer.run("locks._current.backend._presence"))
 
 
+def until(happened: Callable[[], object], what: str) -> None:
+    until_soon(happened, what, PATIENCE)
+
+
 class Watch:
     """A running `holdfast sentinel`, and what it has said."""
 
@@ -56,7 +60,7 @@ class Watch:
         return [event for event in found if event["event"] == kind]
 
     def wait(self, kind: str, count: int = 1) -> dict[str, Any]:
-        until(lambda: len(self.events(kind)) >= count, f"{count} x {kind}", PATIENCE)
+        until(lambda: len(self.events(kind)) >= count, f"{count} x {kind}")
         return self.events(kind)[count - 1]
 
     def leads(self) -> None:

@@ -15,9 +15,17 @@ from holdfast.backends.redlock.presence import AFTERWARDS, EXACTLY
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from tests.cli.harness import holdfast as command
-from tests.faults.crash import RedlockStore, Turned, links, plain, presence_of, watching
+from tests.faults.crash import (
+    RedlockStore,
+    Turned,
+    links,
+    plain,
+    presence_of,
+    until,
+    watching,
+)
 from tests.faults.peers import Peer
-from tests.faults.redis import until, waiting
+from tests.faults.redis import waiting
 from tests.servers import RedisMasters
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R34")]
