@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 # Before they are imported: the asserts of these modules shall explain themselves when they fail.
 THEMES = (
     "cancellation", "cells", "exclusion", "faults", "fencing", "ghosts", "inspection", "leases",
-    "losses", "modes", "names", "processes", "protocol", "reentrancy", "waiting",
+    "losses", "modes", "names", "optimistic", "processes", "protocol", "reentrancy", "waiting",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in (*THEMES, "raw", "harness")))
 

@@ -22,6 +22,7 @@ from holdfast.testing.conformance.leases import Leases
 from holdfast.testing.conformance.losses import Losses
 from holdfast.testing.conformance.modes import Modes
 from holdfast.testing.conformance.names import Names
+from holdfast.testing.conformance.optimistic import Optimists
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.reentrancy import Reentrancy
@@ -75,6 +76,7 @@ class ConformanceSuite(
     Names,
     Inspection,
     Cells,
+    Optimists,
     Protocol,
     Faults,
     Ghosts,

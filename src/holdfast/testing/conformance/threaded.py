@@ -33,6 +33,7 @@ MIRRORS: dict[type, type] = {
     sync.Lease: aio.Lease,
     sync.Permit: aio.Permit,
     sync.LostEvent: aio.LostEvent,
+    sync.Optimistic: aio.Optimistic,
 }
 
 
