@@ -44,6 +44,5 @@ def refresh(account: str) -> None:
     lease = locks.lock(f"refresh:{account}").acquire(blocking=False)
     if lease is None:
         return
-    with lease:
-        with Path(os.environ["ACCOUNTS"], f"{account}.log").open("a") as log:
-            log.write("refreshed\n")
+    with lease, Path(os.environ["ACCOUNTS"], f"{account}.log").open("a") as log:
+        log.write("refreshed\n")
