@@ -184,8 +184,11 @@ class Run:
 
 
 def read_reports(paths: Iterable[Path]) -> Run:
-    """Outcomes by URL, from pytest's reports."""
+    """Outcomes by URL, from pytest's reports. Of a test that is in several, the last one counts;
+    that it failed before is said."""
     classes = suites()
+    failed_before: set[tuple[str, str]] = set()
+    cases: dict[tuple[str, str], ElementTree.Element] = {}
     outcomes: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     skips: dict[str, Counter[str]] = defaultdict(Counter)
@@ -195,34 +198,45 @@ def read_reports(paths: Iterable[Path]) -> Run:
         root = ElementTree.parse(path).getroot()
         days |= {suite.get("timestamp", "")[:10] for suite in root.iter("testsuite")}
         for case in root.iter("testcase"):
-            cls = classes.get(case.get("classname", ""))
-            if cls is None:
-                continue
-            name, strategy = case.get("name", ""), cls.strategy.name
-            port = re.search(rf"[\[-]{re.escape(strategy)}-({'|'.join(PORTS)})\b", name)
-            if port is None:
-                continue
-            test = name.partition("[")[0]
-            theme = next((base for base in themes(cls) if test in vars(base)), None)
-            if theme is None:
-                continue
-            tags = {child.tag: child for child in case}
-            outcome = "passed"
-            if "error" in tags or "failure" in tags:
-                outcome = FAILED
-            elif "skipped" in tags:
-                outcome = "skipped"
-                skips[row_of(cls)][tags["skipped"].get("message", "")] += 1
-            tests[outcome] += 1
-            counts[row_of(cls)][outcome] += 1
-            if issubclass(cls, ConformanceSuite):
-                for primitive in uses(vars(theme)[test], theme_name(theme)):
-                    outcomes[BACKENDS[strategy][1], primitive, port[1]][outcome] += 1
+            key = case.get("classname", ""), case.get("name", "")
+            if key in cases and _failed(cases[key]):
+                failed_before.add(key)
+            cases[key] = case
+    for (classname, name), case in cases.items():
+        cls = classes.get(classname)
+        if cls is None:
+            continue
+        strategy = cls.strategy.name
+        port = re.search(rf"[\[-]{re.escape(strategy)}-({'|'.join(PORTS)})\b", name)
+        if port is None:
+            continue
+        test = name.partition("[")[0]
+        theme = next((base for base in themes(cls) if test in vars(base)), None)
+        if theme is None:
+            continue
+        tags = {child.tag: child for child in case}
+        outcome = "passed"
+        if _failed(case):
+            outcome = FAILED
+        elif "skipped" in tags:
+            outcome = "skipped"
+            skips[row_of(cls)][tags["skipped"].get("message", "")] += 1
+        tests[outcome] += 1
+        counts[row_of(cls)][outcome] += 1
+        if issubclass(cls, ConformanceSuite):
+            for primitive in uses(vars(theme)[test], theme_name(theme)):
+                outcomes[BACKENDS[strategy][1], primitive, port[1]][outcome] += 1
     run = Run()
     if tests:
         run.told = (
             f"From the run of {max(days)}: {tests['passed']} tests of the suite passed, "
             f"{tests[FAILED]} failed, {tests['skipped']} did not apply."
+        )
+    again = sorted(name for name in failed_before if not _failed(cases[name]))
+    if again:
+        named = ", ".join(f"`{name}`" for _, name in again)
+        run.told += (
+            f" {len(again)} of those that passed had failed when they were run before: {named}."
         )
     for url in whole_rows():
         for primitive in primitives():
@@ -232,6 +246,10 @@ def read_reports(paths: Iterable[Path]) -> Run:
         reasons = "; ".join(f"{n}: {why}" for why, n in sorted(skips[row].items()))
         run.counts[row] = f"| {failed}{count['passed']} | {reasons.replace('|', chr(92) + '|')} |"
     return run
+
+
+def _failed(case: ElementTree.Element) -> bool:
+    return any(child.tag in ("error", "failure") for child in case)
 
 
 def mark(outcomes: list[Counter[str]]) -> str:

@@ -52,6 +52,16 @@ def test_a_mark_needs_a_pass_on_both_ports_and_no_failure(tmp_path: Path) -> Non
     assert "2: why not" in none.counts["memory://"]
 
 
+def test_a_test_that_was_run_again_counts_as_it_ended_and_that_is_said(tmp_path: Path) -> None:
+    name = "test_readers_share[memory-sync]"
+    bad, good = ((report(tmp_path / out, (name, out))) for out in ("failed", "passed"))
+    run = matrix.read_reports([bad, good])
+    assert "1 tests of the suite passed, 0 failed" in run.told
+    assert f"1 of those that passed had failed when they were run before: `{name}`" in run.told
+    assert "0 tests of the suite passed, 1 failed" in matrix.read_reports([good, bad]).told
+    assert "before" not in matrix.read_reports([good, bad]).told
+
+
 def test_what_is_not_of_the_suite_does_not_count(tmp_path: Path) -> None:
     path = report(tmp_path / "x", ("test_other[memory-sync]", "failed"), ("test_y", "failed"))
     assert matrix.read_reports([path]).told == "No run yet."
