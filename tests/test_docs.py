@@ -395,9 +395,10 @@ def test_every_page_can_be_found_from_the_index() -> None:
     assert {named(page) for page in pages - linked} == set()
 
 
-def test_the_requirements_table_is_up_to_date() -> None:
+@pytest.mark.parametrize("script", ["requirements_map", "matrix"])
+def test_what_is_generated_is_up_to_date(script: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "scripts/requirements_map.py", "--check"],
+        [sys.executable, f"scripts/{script}.py", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -27,6 +27,7 @@ from holdfast.testing.conformance.modes import Modes
 from holdfast.testing.conformance.multi import Multi
 from holdfast.testing.conformance.names import Names
 from holdfast.testing.conformance.once import Once
+from holdfast.testing.conformance.optimistic import Optimists
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.reentrancy import Reentrancy
@@ -86,6 +87,7 @@ class ConformanceSuite(
     Names,
     Inspection,
     Cells,
+    Optimists,
     Protocol,
     Faults,
     Ghosts,
