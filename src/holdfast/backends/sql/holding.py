@@ -131,8 +131,11 @@ class Holding(Bound):
             if not await self._cancelled(session, deadline):
                 return None
             try:
+                # If it struck between two statements it is lost, and the wait goes on: then the
+                # session is ended. (Cancelled twice, it could not be used again, either.)
+                limit = min(deadline, self._port.now() + GRACE)
                 while session.awaited:
-                    result = await session.next(deadline)
+                    result = await session.next(limit)
                     if result is None:
                         return None
                     record.results.append(result)
