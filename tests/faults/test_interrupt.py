@@ -13,6 +13,8 @@ from tests.faults.interrupt import (
     LONG,
     Work,
     acquire_and_release,
+    any_after_waiting,
+    any_of_them,
     at_every_line,
     at_random_moments,
     busy_try,
@@ -25,6 +27,8 @@ from tests.faults.interrupt import (
     nothing_is_left,
     plain_with,
     readers_and_permits,
+    several,
+    several_in_vain,
     timed_out_wait,
 )
 
@@ -38,6 +42,10 @@ WORKS: list[Work] = [
     entered_twice,
     fixed_entered_twice,
     readers_and_permits,
+    several,
+    several_in_vain,
+    any_of_them,
+    any_after_waiting,
     decorated,
 ]
 

@@ -161,7 +161,8 @@ class Holding(Bound):
                 return None
             record.results.append(result)
         record.leaving = 0.0
-        return speech.released(record.results)
+        # None if it was asked before, and whoever asked was cancelled before the answer.
+        return speech.released(record.results) if record.results else None
 
     async def release(
         self, grant: Grant, tombstone: bool, deadline: float
