@@ -32,7 +32,10 @@ PAGES = sorted(
 REFERENCE = ROOT / "docs" / "reference"
 API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
-CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
+CLASSES = (
+    "Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent", "MultiLock",
+    "MultiLease", "Stripes", "AnyStripe", "StripeLease",
+)  # fmt: skip
 PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
     "redlocks": "redlock",
@@ -100,7 +103,7 @@ def signature_of(name: str, function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             words.append("*")
-        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        stars = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(stars + parameter.name + default.replace("'", '"'))
     return f"{name}({', '.join(words)})"
