@@ -103,7 +103,9 @@ def signature_of(name: str, function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             words.append("*")
-        stars = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            stars = "*"
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(stars + parameter.name + default.replace("'", '"'))
     return f"{name}({', '.join(words)})"
