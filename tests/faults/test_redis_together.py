@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 import holdfast
 from holdfast.core.backend import Together
@@ -60,6 +62,37 @@ def test_a_multi_does_not_overtake_who_waits(server: RedisServer) -> None:
         both = several.result()
         assert both.held
         assert both.release() is True
+
+
+@pytest.mark.req("B5", "R7")
+def test_the_script_takes_all_or_none(server: RedisServer) -> None:
+    with holdfast.connect(fresh(server.url)) as locks, locks.lock("c"):
+        engine = locks._engine()
+        claims = [
+            want.claim(f"{n:032x}", {}) for n, want in enumerate(locks.multi("a", "b", "c")._wants)
+        ]
+        assert isinstance(engine.backend, Together)
+        answer = drive(engine.backend.attempt_together(claims, engine.port.now() + 20))
+        assert isinstance(answer, Busy)
+        assert [info.name for info in locks.inspect()] == ["c"]
+
+
+@pytest.mark.req("B5", "B1", "law 7")
+def test_the_script_goes_on_with_the_tokens(server: RedisServer) -> None:
+    """Also if the last one is ahead of the server's clock, which was set back."""
+    url = fresh(server.url)
+    with holdfast.connect(url) as locks:
+        with locks.multi("a", "b") as lease:
+            fences = lease.fences
+        key = f"{url.partition('prefix=')[2]}:{{b}}"
+        ahead = float(fences["b"] + 3_600_000_000)
+        with redis.Redis(port=server.port) as client:
+            client.set(key, b"f" + struct.pack("<d", ahead), keepttl=True)
+        with locks.multi("a", "b") as lease:
+            assert lease.fences["a"] > fences["a"]
+            assert lease.fences["b"] == ahead + 1
+        with locks.lock("b") as single:
+            assert single.fence == ahead + 2
 
 
 @pytest.mark.req("B5", "law 3")
