@@ -33,7 +33,10 @@ PAGES = sorted(
 REFERENCE = ROOT / "docs" / "reference"
 API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
-CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
+CLASSES = (
+    "Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent", "MultiLock",
+    "MultiLease", "Stripes", "AnyStripe", "StripeLease",
+)  # fmt: skip
 PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
     "redlocks": "redlock",

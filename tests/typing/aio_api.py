@@ -45,6 +45,18 @@ async def everything() -> None:
             async with tried as same:
                 assert_type(same, aio.Lease)
 
+        multi = locks.multi("a", "b", cancel_on_lost=False)
+        assert_type(multi, aio.MultiLock)
+        assert_type(await multi.acquire(timeout=1), aio.MultiLease | None)
+        async with multi as both:
+            assert_type(both.fences, dict[str, int])
+        stripes = locks.stripes("s", 16)
+        assert_type(stripes.of("key"), aio.Lock)
+        assert_type(stripes.all(), aio.MultiLock)
+        async with stripes.any() as stripe:
+            assert_type(stripe, aio.StripeLease)
+            assert_type(stripe.stripe, int)
+
         rwlock = locks.rwlock("b")
         assert_type(rwlock, aio.RWLock)
         assert_type(rwlock.read(), aio.Lock)

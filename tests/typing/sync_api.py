@@ -7,6 +7,7 @@ from typing import assert_type
 import holdfast
 from holdfast import (
     AcquireTimeout,
+    AnyStripe,
     Capabilities,
     Lease,
     LeaseLost,
@@ -15,9 +16,13 @@ from holdfast import (
     LockOptions,
     Locks,
     Mode,
+    MultiLease,
+    MultiLock,
     Permit,
     RWLock,
     Semaphore,
+    StripeLease,
+    Stripes,
 )
 
 locks = holdfast.connect("memory://", request_timeout=2.0, label="typing")
@@ -82,6 +87,26 @@ assert_type(semaphore.acquire(), Permit | None)
 with semaphore as permit:
     assert_type(permit, Permit)
     assert_type(permit.fence, int | None)
+
+multi = locks.multi("a", "b", ttl=5, timeout=1)
+assert_type(multi, MultiLock)
+assert_type(multi.names, tuple[str, ...])
+assert_type(multi.acquire(timeout=1), MultiLease | None)
+with multi as both:
+    assert_type(both, MultiLease)
+    assert_type(both.fences, dict[str, int])
+    assert_type(both.release(), bool)
+
+stripes = locks.stripes("s", 16, renew=False)
+assert_type(stripes, Stripes)
+assert_type(stripes.of(b"key"), Lock)
+assert_type(stripes.index(77), int)
+assert_type(stripes.any(), AnyStripe)
+assert_type(stripes.all(), MultiLock)
+with stripes.any() as stripe:
+    assert_type(stripe, StripeLease)
+    assert_type(stripe.stripe, int)
+    assert_type(stripe.fence, int)
 
 
 @locks.locked("report:{user}", ttl=5)
