@@ -49,12 +49,17 @@ class Leadership(Lease):
 class Seat(_Acquirable[Leadership]):
     """One campaign, and what came of it."""
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_kept")
     _lease = Leadership
 
-    def __init__(self, client: Locks, want: Want, data: bytes) -> None:
+    def __init__(self, client: Locks, want: Want, data: bytes, kept: dict[Seat, None]) -> None:
         super().__init__(client, want)
         self._data = data
+        self._kept = kept
+
+    @property
+    def _over(self) -> bool:
+        return all(lease._hold.end for lease in list(self._leases))
 
     def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Leadership | None:
         coming = self._coming.pop(self._context(), None) if entering else None
@@ -67,10 +72,12 @@ class Seat(_Acquirable[Leadership]):
                 return None
             lease = Leadership(acquisition, hold, self)
             self._keep(lease, entering, coming)
+            self._kept[self] = None  # keeps the lease alive, and resign() finds it
             return lease
         except BaseException:
             acquisition.abandon()
             self._forget(acquisition)
+            self._kept.pop(self, None)
             raise
 
 
@@ -102,12 +109,10 @@ class Election:
         self.name = name
 
     def _seat(self, value: Any) -> Seat:
-        for old in [seat for seat in self._seats if not seat._leases]:
+        for old in [seat for seat in list(self._seats) if seat._over]:
             self._seats.pop(old, None)
         proclaimed = dict(self._client._engine().identity) if value is None else value
-        seat = Seat(self._client, self._want, encode(proclaimed))
-        self._seats[seat] = None  # keeps its lease alive, and resign() finds it
-        return seat
+        return Seat(self._client, self._want, encode(proclaimed), self._seats)
 
     def campaign(self, value: Any = None, timeout: float | None = None) -> Leadership | None:
         """Stand in line and lead: what the leader holds, or None when time ran out. `value`: what
