@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,13 +49,21 @@ class Leadership(Lease):
 class Seat(_Acquirable[Leadership]):
     """One campaign, and what came of it."""
 
-    __slots__ = ("_data", "_kept")
+    __slots__ = ("_data", "_election")
     _lease = Leadership
 
-    def __init__(self, client: Locks, want: Want, data: bytes, kept: dict[Seat, None]) -> None:
-        super().__init__(client, want, cancel_on_lost=True)
+    def __init__(self, election: Election, data: bytes) -> None:
+        super().__init__(election._client, election._want, cancel_on_lost=True)
         self._data = data
-        self._kept = kept
+        self._election = weakref.ref(election)  # which keeps us, if it is kept itself
+
+    def _be_kept(self, yes: bool) -> None:
+        """The election keeps the lease alive, and resign() finds it."""
+        election = self._election()
+        if election is not None and yes:
+            election._seats[self] = None
+        elif election is not None:
+            election._seats.pop(self, None)
 
     @property
     def _over(self) -> bool:
@@ -71,12 +80,12 @@ class Seat(_Acquirable[Leadership]):
                 return None
             lease = Leadership(acquisition, hold, self)
             self._keep(lease, entering, coming)
-            self._kept[self] = None  # keeps the lease alive, and resign() finds it
+            self._be_kept(True)
             return lease
         except BaseException:
             acquisition.abandon()
             self._forget(acquisition)
-            self._kept.pop(self, None)
+            self._be_kept(False)
             raise
 
 
@@ -111,7 +120,7 @@ class Election:
         for old in [seat for seat in list(self._seats) if seat._over]:
             self._seats.pop(old, None)
         proclaimed = dict(self._client._engine().identity) if value is None else value
-        return Seat(self._client, self._want, encode(proclaimed), self._seats)
+        return Seat(self, encode(proclaimed))
 
     async def campaign(self, value: Any = None, timeout: float | None = None) -> Leadership | None:
         """Stand in line and lead: what the leader holds, or None when time ran out. `value`: what
