@@ -1,4 +1,4 @@
-"""An access token that many processes share, from a service that forgets the old one at each refresh.
+"""An access token that many processes share, of a service that forgets the old one at a refresh.
 
     python examples/access_token.py [URL] [--processes 50] [--seconds 3]
 
@@ -112,7 +112,7 @@ WAYS = {"without a lock": without_a_lock, "with once": with_once, "with once, he
 
 
 def process(way: str, url: str, service: TokenService, tally: Tally, cache: Path) -> None:
-    with holdfast.connect(url) as locks:
+    with holdfast.connect(url, request_timeout=30) as locks:
         tally.start.wait()
         while not tally.enough:
             tally.add(*WAYS[way](service, cache, locks))
@@ -137,9 +137,9 @@ def run(way: str, url: str, processes: int, seconds: float, folder: Path) -> boo
     if any(one.exitcode for one in crew):
         return False
     if way == "without a lock":
-        return tally.failed.value > 0  # as was to be shown
-    once = not tally.failed.value and refreshes <= periods
-    return once and (way == "with once" or not tally.reread.value)
+        return bool(tally.failed.value)  # as was to be shown
+    allowed = way == "with once"  # to read it again
+    return not tally.failed.value and refreshes <= periods and (allowed or not tally.reread.value)
 
 
 def main() -> int:

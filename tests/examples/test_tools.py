@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
+
+from tests.servers import RedisServer
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -19,10 +22,12 @@ def ran(name: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.servers
 @pytest.mark.req("R70", "B5")
 @pytest.mark.timeout(300)
-def test_one_process_refreshes_the_token_and_fifty_use_it() -> None:
-    said = ran("access_token.py", "--processes", "50", "--seconds", "1").splitlines()
+def test_one_process_refreshes_the_token_and_fifty_use_it(redis_server: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{redis_server.port}/0?prefix=token-{uuid.uuid4()}"
+    said = ran("access_token.py", url, "--processes", "50", "--seconds", "1").splitlines()
     assert len(said) == 3
     assert not said[0].endswith(" 0 failed")  # without a lock it fails
     assert said[1].endswith(" 0 failed")
