@@ -76,7 +76,7 @@ def checked_keep(keep: Any) -> float:
 
 def encode(value: Any) -> bytes:
     """A letter that says how to read it, and the value."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray):
         data = b"b" + bytes(value)
     else:
         try:

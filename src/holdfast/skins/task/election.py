@@ -114,7 +114,7 @@ class Election:
         self._client = client
         self._want = want
         self._seats: dict[Seat, None] = {}
-        self.name = name
+        self._name = name
 
     def _seat(self, value: Any) -> Seat:
         for old in [seat for seat in list(self._seats) if seat._over]:
@@ -163,6 +163,11 @@ class Election:
             except LeaseLost as loss:
                 if loss.name != self._want.name:
                     raise
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
 
     def __repr__(self) -> str:
         return f"<Election {self.name!r} ttl={self._want.ttl:g}>"
