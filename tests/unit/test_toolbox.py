@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.hold import Hold
 from holdfast.ports.thread import drive
 from holdfast.toolbox import barrier, latch
 from holdfast.toolbox.barrier import State
@@ -202,6 +203,20 @@ def test_a_party_whose_own_presence_is_lost_does_not_wait_on(
     thread.join(30)
     assert not thread.is_alive()
     assert isinstance(ended[0], holdfast.BrokenBarrier)
+
+
+@pytest.mark.req("B5", "R2", "holder killed -9")
+def test_a_party_that_died_is_missed_though_others_live(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    engine = other._engine()
+    dead = barrier.Party(engine, other.barrier("x", 3)._plan)
+    hold = drive(dead.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    drive(dead._arrive(hold, -1.0))
+    drive(engine.release(hold, dead.acquisition))  # as when its lease is over
+    with pytest.raises(holdfast.BrokenBarrier, match="died"):
+        locks.barrier("x", 3, ttl=0.3).wait(timeout=30)
 
 
 @pytest.mark.req("B5")
