@@ -35,7 +35,8 @@ API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
 CLASSES = (
     "Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent", "MultiLock",
-    "MultiLease", "Stripes", "AnyStripe", "StripeLease",
+    "MultiLease", "Stripes", "AnyStripe", "StripeLease", "Once", "Election", "Leadership", "Latch",
+    "Barrier",
 )  # fmt: skip
 PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
@@ -259,6 +260,22 @@ def test_the_acl_that_is_tested_is_the_one_on_the_page() -> None:
 def test_the_options_of_a_semaphore_are_documented() -> None:
     parameters = set(inspect.signature(holdfast.Locks.semaphore).parameters)
     assert set(rows(section(OPTIONS, "semaphore"))) == parameters - {"self", "name", "options"}
+
+
+@pytest.mark.parametrize(
+    ("heading", "tools"), [("once", ["once"]), ("barrier", ["latch", "barrier"])]
+)
+def test_the_options_of_a_tool_are_documented_with_their_defaults(
+    heading: str, tools: list[str]
+) -> None:
+    table = rows(section(OPTIONS, heading))
+    declared = {
+        parameter.name: parameter.default
+        for tool in tools
+        for parameter in inspect.signature(getattr(holdfast.Locks, tool)).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert {name: ast.literal_eval(row[1].strip("`")) for name, row in table.items()} == declared
 
 
 # -- errors and the command line -------------------------------------------------------------------

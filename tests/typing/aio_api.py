@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
-from holdfast import Capabilities, LeaseLost, LockInfo, Mode, aio
+from holdfast import Capabilities, Leader, LeaseLost, LockInfo, Mode, aio
 
 
 async def told(loss: LeaseLost) -> None:
@@ -84,3 +84,37 @@ async def everything() -> None:
         assert_type(await locks.inspect("a"), list[LockInfo])
         assert_type(await locks.evict("a"), int)
         assert_type(await locks.close(), None)
+
+        async def compute() -> str:
+            return "token"
+
+        once = locks.once("e", 60, compute, ahead=6, lease=30, timeout=5)
+        assert_type(once, aio.Once[str])
+        assert_type(await once.get(timeout=1), str)
+        assert_type(await once.invalidate("token"), None)
+        async with once.hold() as using:
+            assert_type(using.value, str)
+
+        election = locks.election("f", ttl=5)
+        assert_type(election, aio.Election)
+        assert_type(await election.campaign({"port": 1}, timeout=5), aio.Leadership | None)
+        assert_type(await election.leader(), Leader | None)
+        assert_type(await election.resign(), bool)
+        async for leader in election.observe():
+            assert_type(leader, Leader | None)
+
+        async def lead(leadership: aio.Leadership) -> int:
+            assert_type(await leadership.proclaim("x"), None)
+            return 1
+
+        assert_type(await election.run_when_leader(lead), int)
+
+        latch = locks.latch("g", 3)
+        assert_type(latch, aio.Latch)
+        assert_type(await latch.count_down(2), int)
+        assert_type(await latch.wait(1), bool)
+
+        barrier = locks.barrier("h", 3, ttl=5)
+        assert_type(barrier, aio.Barrier)
+        assert_type(await barrier.wait(timeout=1), int)
+        assert_type(await barrier.broken(), bool)

@@ -8,7 +8,12 @@ import holdfast
 from holdfast import (
     AcquireTimeout,
     AnyStripe,
+    Barrier,
     Capabilities,
+    Election,
+    Latch,
+    Leader,
+    Leadership,
     Lease,
     LeaseLost,
     Lock,
@@ -18,6 +23,8 @@ from holdfast import (
     Mode,
     MultiLease,
     MultiLock,
+    Observation,
+    Once,
     Permit,
     RWLock,
     Semaphore,
@@ -129,3 +136,43 @@ try:
     pass
 except AcquireTimeout as busy:
     also: TimeoutError = busy
+
+once = locks.once("e", 60, lambda: "token", ahead=6, lease=30, timeout=5, metadata={"job": "x"})
+assert_type(once, Once[str])
+assert_type(once.get(timeout=1), str)
+assert_type(once.invalidate("token"), None)
+with once.hold() as using:
+    assert_type(using.value, str)
+    assert_type(using.held, bool)
+
+election = locks.election("f", ttl=5)
+assert_type(election, Election)
+assert_type(election.campaign({"port": 1}, timeout=5), Leadership | None)
+assert_type(election.leader(), Leader | None)
+assert_type(election.resign(), bool)
+assert_type(election.observe(timeout=1), Observation)
+for leader in election.observe():
+    assert_type(leader, Leader | None)
+
+
+def lead(leadership: Leadership) -> int:
+    assert_type(leadership.fence, int)
+    assert_type(leadership.proclaim("x"), None)
+    return 1
+
+
+assert_type(election.run_when_leader(lead, value="x"), int)
+
+latch = locks.latch("g", 3)
+assert_type(latch, Latch)
+assert_type(latch.count_down(2), int)
+assert_type(latch.wait(1), bool)
+assert_type(latch.count(), int)
+
+barrier = locks.barrier("h", 3, ttl=5)
+assert_type(barrier, Barrier)
+assert_type(barrier.wait(timeout=1), int)
+assert_type(barrier.waiting(), int)
+assert_type(barrier.broken(), bool)
+assert_type(barrier.reset(), None)
+assert_type(barrier.abort(), None)
