@@ -46,7 +46,7 @@ REDIS = Store(
     ("redis",),
     ("redis://{redis}/0",),
     # After a kill everybody waits for the ttl: 26 s of it, fifty times, show nothing.
-    without=("crash", "away"),
+    without=("crash", "away", "imports"),
     served=True,
 )
 REDLOCK = Store(
@@ -59,7 +59,7 @@ REDLOCK = Store(
     # Waiters stand in no line, here as with every peer: what is measured is the votes.
     without=(
         "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
-        "waiting", "crash", "held",
+        "waiting", "crash", "held", "imports",
     ),
     served=True,
 )  # fmt: skip
@@ -68,7 +68,7 @@ ZOOKEEPER = Store(
     ("zk",),
     ("zk://{zookeeper}/bench",),
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
-    without=("crash", "away"),  # everybody waits for the session's end
+    without=("crash", "away", "imports"),  # everybody waits for the session's end
     served=True,
     crowd=1_000,  # each lists the whole line
 )
@@ -79,7 +79,7 @@ ETCD = Store(
     ("etcd://{etcd}/bench",),
     {THREADS: "bare mutex", PROCESSES: "bare mutex"},
     # Each write is a flush to its disk: of ten thousand tasks nothing is seen but that.
-    without=("crash", "crowd", "away"),
+    without=("crash", "crowd", "away", "imports"),
     served=True,
 )
 THREE = Store(
@@ -87,13 +87,13 @@ THREE = Store(
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
-    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away"),
+    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away", "imports"),
     served=True,
 )
 
 _POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
 _MARIADB = "mysql://root@{mariadb}/holdfast"
-_WITHOUT = ("crash", "crowd", "abreast", "away")
+_WITHOUT = ("crash", "crowd", "abreast", "away", "imports")
 """Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
 
 POSTGRES = Store(
@@ -114,7 +114,7 @@ MARIADB = Store(
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
-_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away")
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away", "imports")
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),

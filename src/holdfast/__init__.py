@@ -9,7 +9,10 @@
 `holdfast.aio` is the same for asyncio. The `docs` folder of the project has the rest.
 """
 
-from holdfast import aio as aio
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from holdfast.backends import register
 from holdfast.core.options import LockOptions
 from holdfast.errors import (
@@ -48,6 +51,9 @@ from holdfast.sync import (
     connect,
 )
 from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
+
+if TYPE_CHECKING:
+    from holdfast import aio as aio
 
 __version__ = "0.1.0.dev1"
 
@@ -92,3 +98,13 @@ __all__ = [
     "connect",
     "register",
 ]
+
+if not TYPE_CHECKING:  # a checker that saw this would let any name pass
+
+    def __getattr__(name: str) -> Any:
+        """`holdfast.aio` when it is first asked for: asyncio is a third of the whole import."""
+        if name != "aio":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        return importlib.import_module("holdfast.aio")

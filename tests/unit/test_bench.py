@@ -65,6 +65,7 @@ FIGURES = {
     "waiting": {"CPU s", "CPU % of a core", "all served after s"},
     "crash": {"p50 ms", "p99 ms", "max ms"},
     "away": {"p50", "p99"},
+    "imports": {"wall ms", "CPU ms", "modules"},
     "held": {"threads", "bytes per lease", "traced bytes per lease", "acquire us", "lost"},
 }
 OURS = {  # what only holdfast knows

@@ -66,7 +66,12 @@ class Garbled(NoAnswer):
 
 
 def new_reader() -> hiredis.Reader:
-    return hiredis.Reader(notEnoughData=NOTHING, protocolError=Garbled)
+    return hiredis.Reader(notEnoughData=NOTHING, protocolError=Garbled, replyError=_discreet)
+
+
+def _discreet(text: str) -> ReplyError:
+    """Who does not know a command repeats its arguments: of AUTH, the password (law 9)."""
+    return ReplyError(text.partition(", with args beginning with")[0])
 
 
 def pack_word(word: bytes | str) -> bytes:

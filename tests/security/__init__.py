@@ -1,0 +1,1 @@
+"""Secrets stay secret: in what is printed, logged and raised, and in files."""
