@@ -114,3 +114,15 @@ def test_clients_that_left_a_line_that_is_never_empty_are_forgotten(server: Redi
             lease.release()
             assert waiter.result()
             waiter.lease.release()
+
+
+@pytest.mark.req("law 6", "thousands of renewals due at once")
+def test_a_server_that_forgot_its_scripts_is_told_them_once(server: RedisServer) -> None:
+    """Each of a batch was asked for again by itself: leases by the thousand would be late."""
+    with holdfast.connect(fresh(server.url)) as locks:
+        leases = [locks.lock(f"x{number}", ttl=6, renew=2).acquire() for number in range(100)]
+        server.call("SCRIPT", "FLUSH")
+        before = calls(server, "eval"), calls(server, "evalsha")
+        until(lambda: calls(server, "evalsha") > before[1] + 150, "renewed", 20)
+        assert calls(server, "eval") - before[0] < 10
+        assert all(lease is not None and lease.held for lease in leases)
