@@ -323,7 +323,7 @@ def test_a_detector_is_stopped_between_its_look_and_freeing(
         presence = presence_of(peer)
         turned.turn()
         peer.signal(signal.SIGSTOP)
-        store.cut(presence)
+        until(lambda: store.cut(presence), "its link is cut")
         free = turned.roll.free
 
         async def late(suspects: list[Suspect], deadline: float) -> list[bool | None]:
