@@ -21,6 +21,7 @@ from holdfast.errors import (
     NotHeld,
     Unavailable,
     Unsupported,
+    WouldDeadlock,
 )
 from holdfast.sync import (
     AnyStripe,
@@ -70,6 +71,7 @@ __all__ = [
     "TxnGuard",
     "Unavailable",
     "Unsupported",
+    "WouldDeadlock",
     "aio",
     "connect",
     "register",

@@ -17,6 +17,7 @@ __all__ = [
     "NotHeld",
     "Unavailable",
     "Unsupported",
+    "WouldDeadlock",
 ]
 
 
@@ -60,6 +61,10 @@ class Misconfigured(HoldfastError, ValueError):
 
 class Unsupported(HoldfastError):
     """This backend cannot do what was asked; the message names one that can."""
+
+
+class WouldDeadlock(HoldfastError, RuntimeError):
+    """Waiting for this would be waiting for oneself: the caller reads what it asks to write."""
 
 
 class Closed(HoldfastError, RuntimeError):

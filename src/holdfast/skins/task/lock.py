@@ -130,6 +130,12 @@ class Lease(Fenced, BaseLease):
 
     __slots__ = ()
 
+    async def downgrade(self) -> None:
+        """The writer becomes a reader, in one round trip, with no other writer in between; the
+        lease is shared from now on. Where the store cannot, `Unsupported`."""
+        self.check()
+        await self._engine.downgrade(self._hold)
+
 
 class Permit(Unfenced, BaseLease):
     """A lease of one or more of a semaphore's permits."""

@@ -27,8 +27,8 @@ except ModuleNotFoundError as error:
 
 # Before they are imported: the asserts of these modules shall explain themselves when they fail.
 THEMES = (
-    "cancellation", "cells", "exclusion", "faults", "fencing", "ghosts", "inspection", "leases",
-    "losses", "modes", "multi", "names", "processes", "protocol", "reentrancy", "stripes",
+    "cancellation", "cells", "changing", "exclusion", "faults", "fencing", "ghosts", "inspection",
+    "leases", "losses", "modes", "multi", "names", "processes", "protocol", "reentrancy", "stripes",
     "waiting",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in (*THEMES, "raw", "harness")))

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.testing.conformance.cancellation import Cancellation
 from holdfast.testing.conformance.cells import Cells
+from holdfast.testing.conformance.changing import Changing
 from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.faults import Faults
 from holdfast.testing.conformance.fencing import Fencing
@@ -82,6 +83,7 @@ class ConformanceSuite(
     Ghosts,
     Cancellation,
     Processes,
+    Changing,
     Multi,
     Striped,
 ):
