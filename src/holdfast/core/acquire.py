@@ -133,7 +133,8 @@ class Engine:
         if not isinstance(backend, Downgrading) or Mode.SHARED not in backend.capabilities.modes:
             raise Unsupported(
                 "this backend cannot make a writer a reader without letting another writer in "
-                "between (memory://, sqlite:// and redis:// can); release, and acquire to read"
+                "between (memory://, sqlite://, redis://, postgresql:// and mysql:// can); release "
+                "it, and acquire to read"
             )
         if hold.shares is not None and len(hold.shares) > 1:
             raise Misconfigured(
@@ -156,6 +157,7 @@ class Engine:
         if hold.end:
             raise self.over(hold)
         if isinstance(result, Unknown):
+            hold.claim.unanswered = hold.grant.claim.unanswered = True
             raise Unavailable(
                 f"whether {name!r} is shared now is not known ({result.reason}): others may read, "
                 "so write no more; downgrade() again, or release it"

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from holdfast import LeaseLost, Misconfigured, Mode, NotHeld, Unsupported, WouldDeadlock
+from holdfast import (
+    LeaseLost,
+    Misconfigured,
+    Mode,
+    NotHeld,
+    Unavailable,
+    Unsupported,
+    WouldDeadlock,
+)
+from holdfast.testing.conformance.faults import impatient
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 
 
@@ -101,6 +111,40 @@ class Changing(Theme):
         last = await behind
         assert last is not None
         await last.release()
+
+    @pytest.mark.req("R10", "R1", "R8")
+    async def test_a_writer_that_is_first_in_line_goes_on_waiting(self, api: Api) -> None:
+        await self._downgraded(api)
+        lease = await take(api.here.rwlock("x").write())
+        writer = await api.queue_up(api.there.rwlock("x").write(), timeout=4 * LONG)
+        await lease.downgrade()
+        await asyncio.sleep(0.02)
+        assert not writer.done()
+        lease.check()
+        assert await refused(api.connect().rwlock("x").read())  # it would overtake the writer
+        assert await lease.release() is True
+        written = await asyncio.wait_for(writer, LONG)
+        assert written is not None
+        await written.release()
+
+    @pytest.mark.req("R10", "reply lost, command applied")
+    async def test_the_reply_to_a_downgrade_is_lost(self, api: Api) -> None:
+        """Readers may be inside: so it is a reader, whatever is known, and may ask again."""
+        await self._downgraded(api)
+        client = await impatient(api)
+        lease = await take(client.rwlock("x").write())
+        api.strategy.drop_next_reply()
+        with contextlib.suppress(Unavailable):
+            await lease.downgrade()
+        assert lease.mode is Mode.SHARED
+        api.strategy.heal()
+        await lease.downgrade()
+        lease.check()
+        reader = await take(api.there.rwlock("x").read())
+        assert await lease.renew() > 0
+        assert await lease.release() is True
+        await reader.release()
+        await api.free("x")
 
     @pytest.mark.req("R10", "R6")
     async def test_what_was_downgraded_is_kept_and_lost_like_any_other(self, api: Api) -> None:
