@@ -18,6 +18,7 @@ from holdfast import (
 )
 from holdfast.testing.conformance.faults import impatient
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
+from holdfast.types import Lost, Released, Renewed
 
 
 class Changing(Theme):
@@ -144,6 +145,20 @@ class Changing(Theme):
         assert await lease.renew() > 0
         assert await lease.release() is True
         await reader.release()
+        await api.free("x")
+
+    @pytest.mark.req("R10", "law 6")
+    async def test_a_renewal_that_crosses_a_downgrade(self, api: Api) -> None:
+        """It was sent as a writer's, and arrives when there is a reader."""
+        await self._downgraded(api)
+        raw = api.raw()
+        grant = await raw.grant(raw.claim("x"))
+        assert await raw.downgrade(grant) is None
+        assert await raw.downgrade(grant) is None  # asking twice is asking once
+        (answer,) = await raw.renew(grant)
+        assert isinstance(answer, Renewed)
+        assert isinstance(await raw.release(grant), Released)
+        assert isinstance(await raw.downgrade(grant), Lost)
         await api.free("x")
 
     @pytest.mark.req("R10", "R6")
