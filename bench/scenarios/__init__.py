@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.scenarios import abreast, away, crash, crowd, drain, handover, held, uncontended, waiting
+from bench.scenarios import (
+    abreast,
+    away,
+    crash,
+    crowd,
+    drain,
+    handover,
+    held,
+    stripes,
+    uncontended,
+    waiting,
+)
 from bench.session import Case, Plan
 
 __all__ = ["SCENARIOS"]
@@ -21,4 +32,5 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "crash": crash.run,
     "held": held.run,
     "away": away.run,
+    "stripes": stripes.run,
 }
