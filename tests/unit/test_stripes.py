@@ -130,7 +130,7 @@ def test_who_waits_in_one_client_is_served_in_order() -> None:
 
 
 @pytest.mark.req("R11", "law 3")
-def test_who_was_given_up_asks_no_more() -> None:
+def test_who_was_given_up_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told by another thread, before its first request or when its claim was found to be buried."""
     with holdfast.connect("memory://stripes-buried") as locks:
         engine = locks._engine()
@@ -147,7 +147,7 @@ def test_who_was_given_up_asks_no_more() -> None:
             member.give_up()
             return await attempt(*request)
 
-        engine.backend.attempt = attempted  # type: ignore[method-assign]
+        monkeypatch.setattr(engine.backend, "attempt", attempted)
         with pytest.raises(GivenUp):
             drive(member.run(True, -1.0))
         assert locks.inspect() == []
