@@ -13,6 +13,7 @@ from bench.scenarios import (
     handover,
     held,
     imports,
+    stripes,
     uncontended,
     waiting,
 )
@@ -33,4 +34,5 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "held": held.run,
     "away": away.run,
     "imports": imports.run,
+    "stripes": stripes.run,
 }

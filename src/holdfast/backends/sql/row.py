@@ -311,7 +311,16 @@ class RowBackend(TableBackend):
     async def renew(
         self, grants: Sequence[Grant], deadline: float
     ) -> Sequence[Renewed | Lost | Unknown]:
-        answers = await super().renew(grants, deadline)
+        answers = list(await super().renew(grants, deadline))
+        # Who held alone may share by now: a renewal and a downgrade that crossed.
+        for at, (grant, answer) in enumerate(zip(grants, answers, strict=True)):
+            if isinstance(answer, Lost) and grant.claim.mode is EXCLUSIVE:
+                sent = self._port.now()
+                found = await self._renew([grant.claim], False, deadline)
+                if isinstance(found, Unknown):
+                    answers[at] = found
+                elif found:
+                    answers[at] = Renewed(valid_until(sent, grant.claim.ttl))
         if self._bells is not None:
             for grant, answer in zip(grants, answers, strict=True):
                 if isinstance(answer, Lost):
@@ -361,6 +370,20 @@ class RowBackend(TableBackend):
         if isinstance(answer, Unknown):
             return answer
         return RELEASED if answer else AlreadyLost(NOT_OURS)
+
+    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
+        claim, owner = grant.claim, grant.claim.owner.encode()
+        shares = False
+
+        def share(line: Line) -> None:
+            nonlocal shares
+            shares = line.share(owner)
+
+        name = claim.name.encode()
+        answer = await self._steps.step(name, owner, share, lambda _: shares, deadline, make=False)
+        if isinstance(answer, Unknown):
+            return answer
+        return None if answer else Lost(NOT_OURS)
 
     async def _end(self, claim: Claim, tombstone: bool, deadline: float) -> bool | Unknown | None:
         """Out of the line or out of the lock, with hand-over; whether it held."""
