@@ -142,6 +142,20 @@ def test_an_arrival_whose_answer_is_lost_counts_once(
 
 
 @pytest.mark.req("B5", "law 2")
+def test_a_party_does_not_meet_itself(locks: holdfast.Locks) -> None:
+    faulty = Faulty(locks)
+    faulty.losing = 1
+    mine = locks.barrier("x", 2)
+    party = barrier.Party(locks._engine(), mine._plan)
+    hold = drive(party.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    arrival, _ = drive(party._arrive(hold, -1.0))
+    assert arrival == barrier.Arrival(0, 0, barrier.WAITS)
+    assert mine.waiting() == 1
+    party.abandon()
+
+
+@pytest.mark.req("B5", "law 2")
 def test_an_arrival_of_which_nothing_is_known_any_more_says_so(
     locks: holdfast.Locks, other: holdfast.Locks
 ) -> None:
