@@ -59,7 +59,7 @@ REDLOCK = Store(
     # Waiters stand in no line, here as with every peer: what is measured is the votes.
     without=(
         "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
-        "waiting", "crash", "held",
+        "waiting", "crash", "held", "once", "election",
     ),
     served=True,
 )  # fmt: skip
@@ -87,7 +87,7 @@ THREE = Store(
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
-    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away"),
+    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away", "once"),
     served=True,
 )
 
@@ -112,7 +112,7 @@ MARIADB = Store(
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
-_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away")
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away", "once", "election")
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),

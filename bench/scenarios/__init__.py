@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.scenarios import abreast, away, crash, crowd, drain, handover, held, uncontended, waiting
+from bench.scenarios import (
+    abreast,
+    away,
+    crash,
+    crowd,
+    drain,
+    election,
+    handover,
+    held,
+    once,
+    uncontended,
+    waiting,
+)
 from bench.session import Case, Plan
 
 __all__ = ["SCENARIOS"]
@@ -21,4 +33,6 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "crash": crash.run,
     "held": held.run,
     "away": away.run,
+    "once": once.run,
+    "election": election.run,
 }
