@@ -102,6 +102,7 @@ POSTGRES = Store(
     (_POSTGRES,),
     without=_WITHOUT,
     served=True,
+    crowd=100,
 )
 MARIADB = Store(
     "mariadb",
@@ -109,6 +110,7 @@ MARIADB = Store(
     (_MARIADB, f"{_MARIADB}?wake=named-lock"),
     without=_WITHOUT,
     served=True,
+    crowd=100,
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.

@@ -2,7 +2,8 @@
 
 They stand in line while it runs, and are let in together when it is done; each then reads the value
 and leaves. Once with a thousand, once with ten: the rest is what the machine makes of the crowd.
-One process, in which all tasks share a client; nobody is pinned.
+(In SQL a hundred: they share its few connections. In ZooKeeper each is sent the whole line.) All
+tasks are in one process, and share a client; nobody is pinned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KEY = "all have it ms"
 
 
 def run(plan: Plan) -> Iterator[Case]:
-    many = int(plan.amount(WAITERS, 20))
+    many = int(plan.amount(min(WAITERS, plan.field.store.crowd), 20))
     runs: dict[str, list[Figures]] = {}
     for target in plan.field.targets(TASKS):
         for number in range(plan.pairs):

@@ -133,6 +133,8 @@ def barrier(locks: holdfast.Locks, shared: Shared, dice: random.Random) -> None:
         together.wait(timeout=dice.choice((0.05, 3 * shared.lease)))
     except holdfast.BrokenBarrier:
         together.reset()
+    except holdfast.Unavailable:
+        pass  # so busy that there was no answer in so short a time
 
 
 TOOLS: dict[str, Callable[[holdfast.Locks, Shared, random.Random], None]] = {
