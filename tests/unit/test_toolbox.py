@@ -423,3 +423,18 @@ def test_closing_a_client_ends_its_waits(url: str) -> None:
         )
         assert leadership is not None
         assert not leadership.held
+
+
+@pytest.mark.req("B5", "names")
+def test_names_that_would_be_too_long_in_the_store_are_refused(locks: holdfast.Locks) -> None:
+    makers: list[Callable[[str], Any]] = [
+        lambda name: locks.once(name, 10, lambda: 1),
+        locks.election,
+        lambda name: locks.latch(name, 1),
+        lambda name: locks.barrier(name, 2),
+    ]
+    for make in makers:
+        make("x" * 1000)
+        for name in ("x" * 1024, "", "\ud800"):
+            with pytest.raises(holdfast.Misconfigured):
+                make(name)
