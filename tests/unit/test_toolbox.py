@@ -219,18 +219,37 @@ def test_a_party_whose_own_presence_is_lost_does_not_wait_on(
     assert isinstance(ended[0], holdfast.BrokenBarrier)
 
 
+def arrived_and_dead(locks: holdfast.Locks, parties: int) -> None:
+    """As when a party died while it waited, and its lease is over."""
+    engine = locks._engine()
+    dead = barrier.Party(engine, locks.barrier("x", parties)._plan)
+    hold = drive(dead.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    drive(dead._arrive(hold, -1.0))
+    drive(engine.release(hold, dead.acquisition))
+
+
 @pytest.mark.req("B5", "R2", "holder killed -9")
 def test_a_party_that_died_is_missed_though_others_live(
     locks: holdfast.Locks, other: holdfast.Locks
 ) -> None:
-    engine = other._engine()
-    dead = barrier.Party(engine, other.barrier("x", 3)._plan)
-    hold = drive(dead.acquisition.run(True, 10.0))
-    assert isinstance(hold, Hold)
-    drive(dead._arrive(hold, -1.0))
-    drive(engine.release(hold, dead.acquisition))  # as when its lease is over
+    arrived_and_dead(other, 3)
     with pytest.raises(holdfast.BrokenBarrier, match="died"):
         locks.barrier("x", 3, ttl=0.3).wait(timeout=30)
+
+
+@pytest.mark.req("B5", "R2", "holder killed -9")
+def test_the_last_to_arrive_does_not_meet_the_dead(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    arrived_and_dead(other, 2)
+    for _ in range(2):
+        with pytest.raises(holdfast.BrokenBarrier, match="died"):
+            locks.barrier("x", 2).wait(timeout=30)
+    locks.barrier("x", 2).reset()
+    arrived_and_dead(other, 2)
+    with pytest.raises(holdfast.BrokenBarrier, match="died"):
+        locks.barrier("x", 2).wait(timeout=0)
 
 
 @pytest.mark.req("B5")

@@ -35,7 +35,7 @@ class Election(Theme):
         assert seen is not None
         assert (seen.value, seen.fence) == ({"at": "here"}, first.fence)
         assert await there.campaign("there", timeout=0) is None
-        assert await there.campaign("there", timeout=0.05) is None
+        assert await there.campaign("there", timeout=0.3) is None
         candidate = api.spawn(leads(there, "there"))
         if api.capabilities.inspection:
             await api.in_line(PREFIX + "x", 1)
