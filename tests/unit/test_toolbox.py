@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,14 @@ def locks(url: str) -> Iterator[holdfast.Locks]:
 def other(url: str) -> Iterator[holdfast.Locks]:
     with holdfast.connect(url) as locks:
         yield locks
+
+
+def until(happened: Callable[[], object]) -> None:
+    """For what no event tells."""
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 class Faulty:
@@ -130,11 +139,10 @@ def test_an_arrival_whose_answer_is_lost_counts_once(
     for first, second in ((theirs, mine), (mine, theirs)):
         # Who comes last ends the round by its write; who comes first is in it by its own.
         faulty.losing = 1
-        arrived = threading.Thread(target=lambda one=first: numbers.append(one.wait(timeout=10)))
+        arrived = threading.Thread(target=lambda one=first: numbers.append(one.wait(timeout=60)))
         arrived.start()
-        while theirs.waiting() < 1:
-            pass
-        assert second.wait(timeout=10) == 1
+        until(lambda: theirs.waiting() == 1)
+        assert second.wait(timeout=60) == 1
         arrived.join()
         assert theirs.waiting() == 0
     assert numbers == [0, 0]
@@ -211,8 +219,7 @@ def test_a_party_whose_own_presence_is_lost_does_not_wait_on(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not other.inspect("barrier:"):
-        pass
+    until(lambda: other.inspect("barrier:") or ended)
     other.evict("barrier:x")
     thread.join(30)
     assert not thread.is_alive()
@@ -432,8 +439,7 @@ def test_closing_a_client_ends_its_waits(url: str) -> None:
     for thread in threads:
         thread.start()
     with holdfast.connect(url) as other:
-        while len(other.inspect()) < 2 or not other.inspect("election:")[0].waiters:
-            pass
+        until(lambda: len(other.inspect()) == 2 and other.inspect("election:")[0].waiters)
         locks.close()
         for thread in threads:
             thread.join(30)
