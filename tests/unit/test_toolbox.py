@@ -388,6 +388,34 @@ def test_an_election_keeps_what_it_has_won(locks: holdfast.Locks, other: holdfas
 
 
 @pytest.mark.req("B5")
+def test_a_leader_may_resign_by_itself_and_other_losses_are_its_own(locks: holdfast.Locks) -> None:
+    election = locks.election("x")
+    assert election.run_when_leader(lambda leadership: leadership.release()) is True
+
+    def lose(leadership: holdfast.Leadership) -> None:
+        raise holdfast.LeaseLost("another", name="another", reason="evicted")
+
+    with pytest.raises(holdfast.LeaseLost, match="another"):
+        election.run_when_leader(lose)
+    assert election.leader() is None
+
+
+@pytest.mark.req("B5")
+def test_a_leader_that_was_done_before_it_lost_is_not_called_again(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    calls: list[int] = []
+
+    def work(leadership: holdfast.Leadership) -> str:
+        calls.append(1)
+        other.evict("election:x")  # which nobody knows until it is given back
+        return "done"
+
+    assert locks.election("x").run_when_leader(work) == "done"
+    assert calls == [1]
+
+
+@pytest.mark.req("B5")
 def test_nobody_can_say_that_nobody_leads_and_the_line_says_it(
     locks: holdfast.Locks, other: holdfast.Locks, caplog: pytest.LogCaptureFixture
 ) -> None:
