@@ -10,9 +10,11 @@ from bench.scenarios import (
     crash,
     crowd,
     drain,
+    election,
     handover,
     held,
     imports,
+    once,
     stripes,
     uncontended,
     waiting,
@@ -35,4 +37,6 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "away": away.run,
     "imports": imports.run,
     "stripes": stripes.run,
+    "once": once.run,
+    "election": election.run,
 }
