@@ -67,6 +67,10 @@ docs: ## the documentation site, in build/site: offline, strict, no dead links
 docs-map: venv ## docs/requirements.md anew, from the marks in the tests
 	@$(run) scripts/requirements_map.py --write
 
+.PHONY: docs-matrix
+docs-matrix: venv ## docs/reference/matrix.md anew, from the last `make test`
+	@$(run) scripts/matrix.py --write
+
 .PHONY: clean
 clean: ## remove the virtual environments and everything generated
 	@rm -rf .venv .venv-* build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -3,6 +3,9 @@
 Contract: `counted(client)` makes a client of any backend count from then on; it must not have been
 used yet. The wrapped backend does the work, and what it answers is passed on as it is. Counting
 costs about a microsecond for an acquire and release, so it is left out where those are timed.
+
+Databases keep no books that every client could read, so what is sent to them is counted here: each
+exchange is a request, and its statements are counted as well, heartbeats and waiting included.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ __all__ = ["Counted", "counted"]
 
 
 class Counted:
-    """Waits are not counted as requests: what a wait asks of the store, the store must tell."""
+    """Waits are not counted as requests: what a wait asks of the store, the store must tell; or
+    `exchanges` are counted instead, if there is such a thing."""
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, exchanges: Exchanges | None = None) -> None:
         self._inner = inner
+        self.exchanges = exchanges
         self._mutex = threading.Lock()
         self._alarm: tuple[int, Callable[[], Any]] | None = None
         self._requests = itertools.count()  # `next` is atomic, `+= 1` is not
@@ -48,6 +53,8 @@ class Counted:
         return getattr(self._inner, name)
 
     def requests(self) -> int:
+        if self.exchanges is not None:
+            return self.exchanges.number
         return next(self._requests) + 1 - next(self._looks)
 
     def after(self, renewed: int, call: Callable[[], Any]) -> None:
@@ -85,10 +92,42 @@ class Counted:
         return await self._inner.release(grant, tombstone, deadline)
 
 
+class Exchanges:
+    """With databases, of this whole process."""
+
+    def __init__(self) -> None:
+        from holdfast.backends.sql import session
+
+        self.number = self.statements = 0
+        self._mutex = threading.Lock()
+        self._open = session._inherited
+        begin = session.Session.begin
+
+        async def counting(
+            its: session.Session,
+            statements: Sequence[session.Statement],
+            deadline: float,
+            early: bool = False,
+        ) -> None:
+            with self._mutex:
+                self.number += 1
+                self.statements += len(statements)
+            await begin(its, statements, deadline, early)
+
+        session.Session.begin = counting  # type: ignore[method-assign, assignment]  # counted, then as it was
+
+    @property
+    def connections(self) -> int:
+        """That are open now."""
+        return len(self._open)
+
+
 def counted(client: holdfast.Locks | aio.Locks) -> Counted:
     """From here on, and in the client's forked children, everything goes through a `Counted`."""
     make = client._make_backend
-    client._make_backend = lambda: Counted(make())
+    is_sql = type(client._current.backend).__module__.startswith("holdfast.backends.sql.")
+    exchanges = Exchanges() if is_sql else None
+    client._make_backend = lambda: Counted(make(), exchanges)
     client._current = client._make_engine()
     backend = client._current.backend
     assert isinstance(backend, Counted)

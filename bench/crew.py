@@ -2,7 +2,8 @@
 
 Contract: a crew is the worker processes of one entrant. Every command has a limit, after which the
 worker ends itself; leaving the crew's `with` ends every process that it started, by its id,
-whatever it is doing. Partner: `bench/worker.py` has the protocol.
+whatever it is doing. A peer that fails is out, and its `failed` says why: the others go on.
+Partner: `bench/worker.py` has the protocol.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.entrants import Entrant
 
-__all__ = ["PLACEMENTS", "SAME", "SPLIT", "Crew", "Worker", "cores", "crews"]
+__all__ = ["PLACEMENTS", "SAME", "SPLIT", "Crew", "Worker", "cores", "crews", "failures"]
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 60.0
@@ -59,8 +62,11 @@ class Worker:
     def tell(self, do: str, *, limit: float = LIMIT, **said: Any) -> None:
         assert self.process.stdin is not None
         self._limit, self._asked = limit, do
-        self.process.stdin.write(json.dumps({"do": do, "limit": limit, **said}) + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps({"do": do, "limit": limit, **said}) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise RuntimeError(f"{self._who}: the worker has ended") from None
 
     def hear(self) -> Any:
         """The answer to what it was told."""
@@ -99,19 +105,40 @@ class Worker:
 class Crew:
     """The workers of one entrant; all are asked the same, or each its own."""
 
+    failed = ""  # why it is out
+
     def __init__(self, entrant: Entrant, size: int = 1) -> None:
         self.entrant = entrant
         self.workers: list[Worker] = []
         self.version = ""
         try:
-            for _ in range(size):
-                self.workers.append(Worker(entrant))
-            self.version = self.hear()[0]
+            self.tried(lambda _: self._open(size))
         except BaseException:
             self.end()
             raise
 
+    def _open(self, size: int) -> None:
+        for _ in range(size):
+            self.workers.append(Worker(self.entrant))
+        self.version = self.hear()[0]
+
+    def tried(self, run: Callable[[Crew], T]) -> T | None:
+        """What it answers; None: it is a peer that has failed, now or before."""
+        if self.failed:
+            return None
+        try:
+            return run(self)
+        except RuntimeError as error:
+            if self.entrant.scheme:
+                raise
+            lines = str(error).strip().splitlines()
+            self.failed = lines[-1][:200] if lines else "no reason was given"
+            self.end()
+            return None
+
     def tell(self, do: str, **said: Any) -> None:
+        if self.failed:
+            raise RuntimeError(self.failed)
         for worker in self.workers:
             worker.tell(do, **said)
 
@@ -128,11 +155,16 @@ class Crew:
 
     def ask_each(self, do: str, said: Sequence[dict[str, Any]], limit: float = LIMIT) -> list[Any]:
         """Every worker its own."""
+        if self.failed:
+            raise RuntimeError(self.failed)
         for worker, its in zip(self.workers, said, strict=True):
             worker.tell(do, limit=limit, **its)
         return self.hear()
 
     def place(self, placement: str) -> None:
+        self.tried(lambda _: self._place(placement))
+
+    def _place(self, placement: str) -> None:
         first, second = cores()
         for number, worker in enumerate(self.workers):
             here, other = (first, second) if number % 2 == 0 else (second, first)
@@ -152,7 +184,7 @@ class Crew:
     def __exit__(self, *exc_info: object) -> None:
         try:
             if exc_info[0] is None:
-                self.ask("close")
+                self.tried(lambda _: self.ask("close"))
         finally:
             self.end()
 
@@ -162,3 +194,8 @@ def crews(entrants: Sequence[Entrant], size: int = 1) -> Iterator[list[Crew]]:
     """One for each entrant."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Crew(entrant, size)) for entrant in entrants]
+
+
+def failures(crews: Sequence[Crew]) -> dict[str, str]:
+    """Who is out, and why."""
+    return {crew.entrant.label: crew.failed for crew in crews if crew.failed}

@@ -94,7 +94,8 @@ class Field:
         parsed = parse(url)
         scheme = kind_of(url)
         plain = scheme.partition(" ")[0]
-        shown = url if len(parsed.hosts) < 2 else f"{plain}://" + _query(parsed)
+        theirs = server is None and len(parsed.hosts) < 2
+        shown = url if theirs else f"{plain}://" + _query(parsed)
         with holdfast.connect(url) as locks:  # contacts nobody
             processes = locks.capabilities.cross_process
         return Entrant(
@@ -137,8 +138,10 @@ class Field:
 
 
 def _query(url: Url) -> str:
-    """What tells two targets on the same servers apart; quarantine has to be off for new ones."""
-    options = [f"{name}={text}" for name, text in url.query.items() if name != "quarantine"]
+    """What tells two targets on the same servers apart; quarantine has to be off for new ones, and
+    nobody here is to run out of connections."""
+    usual = ("quarantine", "max_connections")
+    options = [f"{name}={text}" for name, text in url.query.items() if name not in usual]
     return f"?{'&'.join(options)}" if options else ""
 
 

@@ -83,6 +83,7 @@ def record(case: Case) -> dict[str, Any]:
         "ratios": ratios,
         "goals": goals,
         "versions": case.versions,
+        **({"failed": case.failed} if case.failed else {}),
     }
 
 
@@ -139,6 +140,8 @@ def table(case: dict[str, Any]) -> Iterator[str]:
     for label, figures in case["figures"].items():
         said = "; ".join(f"{name} {number(value)}" for name, value in figures.items())
         yield f"    {label}: {said}"
+    for label, why in case.get("failed", {}).items():
+        yield f"    {label} failed: {why}"
     for goal in case["goals"]:
         yield (
             f"  goal, {goal['subject']}: {goal['goal']}: {number(goal['value'])}, {_verdict(goal)}"
@@ -212,7 +215,9 @@ def _section(run: dict[str, Any]) -> Iterator[str]:
     for case in cases:
         for label, figures in case["figures"].items():
             cells = [number(figures.get(name)) for name in names]
-            yield f"| {_where(case)} | {label} | {' | '.join(cells)} |"
+            why = case.get("failed", {}).get(label)
+            failed = f" (failed: {why.replace('|', '/')})" if why else ""
+            yield f"| {_where(case)} | {label}{failed} | {' | '.join(cells)} |"
 
 
 NOT_FAULTS = {

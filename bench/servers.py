@@ -25,6 +25,11 @@ PLACEHOLDERS = (
 )  # fmt: skip
 WITH_BOOKS = ("redis", "redis-masters", "zookeeper", "etcd", "etcd-cluster")
 """Databases keep none that could be read without their client."""
+CONNECTIONS = {
+    "postgres": {"max_connections": "2000"},
+    "mariadb": {"max-connections": "2000"},
+}
+"""Each of many waiters has one, of everybody who takes part."""
 
 
 class Served:
@@ -68,7 +73,7 @@ class Servers:
     def _start(self, kind: str) -> Served:
         from tests.servers import KINDS  # takes longer to import than a run may need
 
-        server = KINDS[kind]()
+        server = KINDS[kind](**({"settings": CONNECTIONS[kind]} if kind in CONNECTIONS else {}))
         self._stack.enter_context(server)
         self._running[kind] = Served(kind, server, server.processes)
         return self._running[kind]

@@ -85,6 +85,7 @@ class Case:
     comparisons: Sequence[Comparison] = ()
     goals: Sequence[Goal] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # peers, and why
 
     def figures(self) -> dict[str, Figures]:
         return {label: summary(runs) for label, runs in self.runs.items()}
@@ -129,5 +130,5 @@ def in_turns(
     runs: dict[str, list[Figures]] = {crew.entrant.label: [] for crew in crews}
     for _, order in zip(range(pairs), alternating(crews), strict=False):
         for crew in order:
-            runs[crew.entrant.label].append(run(crew))
+            runs[crew.entrant.label].append(crew.tried(run) or {})
     return runs

@@ -100,13 +100,15 @@ POSTGRES = Store(
     "postgres",
     ("postgresql", "postgres"),
     (_POSTGRES,),
+    {THREADS: "UPDATE and NOTIFY", PROCESSES: "UPDATE and NOTIFY"},
     without=_WITHOUT,
     served=True,
 )
 MARIADB = Store(
     "mariadb",
     ("mysql", "mariadb"),
-    (_MARIADB, f"{_MARIADB}?wake=named-lock"),
+    # Who waits for a bell has a connection.
+    (_MARIADB, f"{_MARIADB}?wake=named-lock&max_connections=400"),
     without=_WITHOUT,
     served=True,
 )

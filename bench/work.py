@@ -87,8 +87,11 @@ class Order:
 class Waiters:
     """Threads that each ask, hold for a moment, and release; and ask again at once, or not."""
 
-    def __init__(self, adapter: Adapter, order: Order) -> None:
+    def __init__(
+        self, adapter: Adapter, order: Order, mutexes: dict[int, Mutex] | None = None
+    ) -> None:
         self._adapter, self._order = adapter, order
+        self._mutexes = mutexes or {}  # those that were made before
         self._turns: list[Turn] = []
         self._failures: list[str] = []
         self._threads = [
@@ -115,7 +118,8 @@ class Waiters:
         adapter, order = self._adapter, self._order
         if order.cores:
             os.sched_setaffinity(0, {order.cores[waiter % len(order.cores)]})
-        mutex: Mutex = adapter.make(order.name)
+        made = self._mutexes.pop(waiter) if waiter in self._mutexes else None
+        mutex: Mutex = made or adapter.make(order.name)
         chance, stop, hold = random.Random(waiter).random, order.stop, HOLDERS[order.holder]
         _sleep_until(order.start)
         while (began := now()) < stop:
@@ -142,9 +146,14 @@ def _may_give_up(adapter: Adapter, stop: int) -> None:
         raise RuntimeError("acquire gave up")
 
 
-def contend_threads(adapter: Adapter, order: Order, meter: Meter | None) -> dict[str, Any]:
+def contend_threads(
+    adapter: Adapter,
+    order: Order,
+    meter: Meter | None,
+    mutexes: dict[int, Mutex] | None = None,
+) -> dict[str, Any]:
     asked = adapter.calls()
-    waiters = Waiters(adapter, order)
+    waiters = Waiters(adapter, order, mutexes)
     _sleep_until(order.since)
     cpu = time.process_time()
     before = meter and meter.read()

@@ -39,6 +39,7 @@ class Worker:
     def __init__(self) -> None:
         self.mutexes: dict[str, Any] = {}
         self.standing: work.Waiters | None = None
+        self.made: dict[int, Any] = {}
 
     def do_open(self, module: str, target: str, options: dict[str, Any], meter: str | None) -> str:
         """Make the adapter; its version. `meter` is the server that keeps the books."""
@@ -64,10 +65,17 @@ class Worker:
     def do_cycles(self, name: str, seconds: float) -> list[int]:
         return self.adapter.cycles(self._mutex(name), seconds)
 
+    def do_make(self, name: str, waiters: list[int]) -> None:
+        """The locks of the waiters of a contest: for some, each is a connection."""
+        self.made = {waiter: self.adapter.make(name) for waiter in waiters}
+
     def do_contend(self, kind: str, order: dict[str, Any]) -> dict[str, Any]:
-        contend = work.contend_tasks if kind == "tasks" else work.contend_threads
         its = work.Order(**order)
-        return contend(self.adapter, its, self._metered() if its.metered else None)
+        meter = self._metered() if its.metered else None
+        if kind == "tasks":
+            return work.contend_tasks(self.adapter, its, meter)
+        made, self.made = self.made, {}
+        return work.contend_threads(self.adapter, its, meter, made)
 
     def do_take(self, name: str) -> None:
         """Hold a lock that is free."""

@@ -33,7 +33,11 @@ PAGES = sorted(
 REFERENCE = ROOT / "docs" / "reference"
 API = (REFERENCE / "api.md").read_text()
 OPTIONS = (REFERENCE / "options.md").read_text()
-CLASSES = ("Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent")
+CLASSES = (
+    "Locks", "Lock", "RWLock", "Semaphore", "Lease", "Permit", "LostEvent", "MultiLock",
+    "MultiLease", "Stripes", "AnyStripe", "StripeLease", "Once", "Election", "Leadership", "Latch",
+    "Barrier",
+)  # fmt: skip
 PAGE_OF = {
     **{scheme: "redis" for scheme in schemes() if scheme.startswith("redis")},
     "redlocks": "redlock",
@@ -258,6 +262,22 @@ def test_the_options_of_a_semaphore_are_documented() -> None:
     assert set(rows(section(OPTIONS, "semaphore"))) == parameters - {"self", "name", "options"}
 
 
+@pytest.mark.parametrize(
+    ("heading", "tools"), [("once", ["once"]), ("barrier", ["latch", "barrier"])]
+)
+def test_the_options_of_a_tool_are_documented_with_their_defaults(
+    heading: str, tools: list[str]
+) -> None:
+    table = rows(section(OPTIONS, heading))
+    declared = {
+        parameter.name: parameter.default
+        for tool in tools
+        for parameter in inspect.signature(getattr(holdfast.Locks, tool)).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert {name: ast.literal_eval(row[1].strip("`")) for name, row in table.items()} == declared
+
+
 # -- errors and the command line -------------------------------------------------------------------
 
 
@@ -395,9 +415,10 @@ def test_every_page_can_be_found_from_the_index() -> None:
     assert {named(page) for page in pages - linked} == set()
 
 
-def test_the_requirements_table_is_up_to_date() -> None:
+@pytest.mark.parametrize("script", ["requirements_map", "matrix"])
+def test_what_is_generated_is_up_to_date(script: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "scripts/requirements_map.py", "--check"],
+        [sys.executable, f"scripts/{script}.py", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -33,6 +33,9 @@ WRONG = {
     "report(1, years=2)": "years",
     "aio.connect('memory://').lock('a').__enter__": "__enter__",
     "int(aio.connect('memory://').lock('a').acquire())": "Coroutine",
+    "aio.connect('memory://').once('a', 5, lambda: 1)": "Awaitable",
+    "int(locks.once('a', 5, lambda: 'x').get()) + locks.once('a', 5, lambda: 'x').get()": "str",
+    "locks.election('a', tll=5)": "tll",
 }
 PRELUDE = """\
 import holdfast

@@ -117,6 +117,7 @@ PEERS: dict[str, Peer] = {
         f"{_POSTGRES}/",
         ("tooz[postgresql]==9.1.0", "psycopg2-binary==2.9.12"),
         "postgresql-advisory",
+        False,
     ),
     "sqlalchemy-dlock on MySQL": Peer(
         "sqlalchemy_dlock",
@@ -126,7 +127,12 @@ PEERS: dict[str, Peer] = {
         "mysql-advisory",
     ),
     "tooz on MySQL": Peer(
-        "tooz", _REMOTE, f"{_MYSQL}/", ("tooz[mysql]==9.1.0", "pymysql==1.2.4"), "mysql-advisory"
+        "tooz",
+        _REMOTE,
+        f"{_MYSQL}/",
+        ("tooz[mysql]==9.1.0", "pymysql==1.2.4"),
+        "mysql-advisory",
+        False,
     ),
 }
 """What people use instead; `--peer` chooses among these."""
@@ -148,6 +154,7 @@ FLOORS: dict[str, Peer] = {
     "two UPDATEs on MariaDB": Peer(
         "raw_sql", (THREADS,), "mysql://root@{mariadb}/holdfast", ("PyMySQL==1.2.4",), "mariadb"
     ),
+    "UPDATE and NOTIFY": Peer("raw_notify", _REMOTE, _POSTGRES, store="postgres"),
     "bare advisory locks": Peer("raw_advisory", _REMOTE, _POSTGRES, store="postgresql-advisory"),
     "bare GET_LOCK": Peer("raw_advisory", _REMOTE, _MYSQL, store="mysql-advisory"),
     "bare FOR UPDATE": Peer("raw_for_update", _REMOTE, _POSTGRES, store="postgresql-for-update"),

@@ -88,6 +88,7 @@ class Threads(_Common):
         counts = self.counts
         assert counts is not None
         calls, asked, renewed = len(counts.renewals), counts.requests(), counts.renewed
+        statements = 0 if counts.exchanges is None else counts.exchanges.statements
         enough = threading.Event()
         counts.after(renewed + rounds * number, enough.set)
         cpu, began = time.process_time(), time.monotonic()
@@ -95,6 +96,11 @@ class Threads(_Common):
             raise RuntimeError("the renewals did not come")
         cpu, took = time.process_time() - cpu, time.monotonic() - began
         sizes, renewed = counts.renewals[calls:], counts.renewed - renewed
+        found: Figures = {}
+        if counts.exchanges is not None:
+            said = counts.exchanges.statements - statements
+            found["statements per round and 1000 leases"] = said / renewed * 1000
+            found["connections"] = counts.exchanges.connections
         keepers = [t for t in threading.enumerate() if t.name.startswith("holdfast-keeper")]
         return {
             "keeper threads": len(keepers),
@@ -103,6 +109,7 @@ class Threads(_Common):
             "largest batch": max(sizes),
             "renewal CPU us per lease": cpu / renewed * 1e6,
             "renewal CPU s per round": cpu / renewed * number,
+            **found,
         }
 
     def left_over(self) -> int:

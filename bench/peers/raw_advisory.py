@@ -1,12 +1,14 @@
 """The floor of advisory locks: the two bare statements, prepared where the client can, on an open
 connection for each waiter. PostgreSQL by psycopg, MySQL by PyMySQL, as holdfast.
 
-No lease, no token, no time limit; a connection that died is not noticed.
+No lease, no token; a connection that died is not noticed. The time limit, without which the last of
+many waiters may go without for minutes, is set once: that of the first time it is asked for.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import zlib
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,9 +24,17 @@ class Postgres:
         self._connection = psycopg.connect(url, autocommit=True)
         self._execute = self._connection.cursor().execute
         self._key = (zlib.crc32(name.encode()),)
+        self._late = psycopg.errors.LockNotAvailable
+        self._limited = False
 
     def acquire(self, timeout: float | None) -> object:
-        return self._execute("SELECT pg_advisory_lock(%s::bigint)", self._key, prepare=True)
+        if timeout is not None and not self._limited:
+            self._limited = True
+            self._execute(f"SET lock_timeout = {max(1, math.ceil(timeout * 1000))}")
+        try:
+            return self._execute("SELECT pg_advisory_lock(%s::bigint)", self._key, prepare=True)
+        except self._late:
+            return False
 
     def release(self) -> None:
         self._execute("SELECT pg_advisory_unlock(%s::bigint)", self._key, prepare=True)
@@ -42,11 +52,16 @@ class MySQL:
             database=where.path.strip("/"), autocommit=True,
         )  # fmt: skip
         self._query = self._connection.query
-        self._take = f"SELECT GET_LOCK('{name}', 86400)"
+        self._name = name
+        self._take = ""
         self._give = f"SELECT RELEASE_LOCK('{name}')"
 
     def acquire(self, timeout: float | None) -> object:
-        return self._query(self._take)
+        if not self._take:
+            limit = 86400 if timeout is None else max(1, math.ceil(timeout))
+            self._take = f"SELECT GET_LOCK('{self._name}', {limit})"
+        self._query(self._take)
+        return self._connection._result.rows[0][0] == 1
 
     def release(self) -> None:
         self._query(self._give)
@@ -56,6 +71,8 @@ class MySQL:
 
 
 class Raw(Adapter):
+    gives_up = True
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._kind = Postgres if url.startswith("postgresql") else MySQL

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from bench.crew import PLACEMENTS, Crew, crews
+from bench.crew import PLACEMENTS, Crew, crews, failures
 from bench.entrants import Entrant
 from bench.peers import PROCESSES
 from bench.session import Case, Goal, Plan, against_all, in_turns
@@ -48,6 +48,7 @@ def run(plan: Plan) -> Iterator[Case]:
                 against_all([t.label for t in targets], [p.label for p in peers], KEY),
                 [goal for target in targets for goal in goals(target)],
                 {crew.entrant.label: crew.version for crew in everybody},
+                failures(everybody),
             )
 
 

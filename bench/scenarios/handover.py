@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from bench.crew import PLACEMENTS, SAME, SPLIT, Crew, cores, crews
+from bench.crew import PLACEMENTS, SAME, SPLIT, Crew, cores, crews, failures
 from bench.entrants import Entrant
 from bench.meter import Reading, between
 from bench.peers import PROCESSES, TASKS, THREADS
@@ -76,6 +76,7 @@ def _run(kind: str, plan: Plan) -> Iterator[Case]:
                     against_all([t.label for t in targets], rivals, KEY, floor),
                     [goal for target in targets for goal in goals(target, kind, waiters, floor)],
                     {crew.entrant.label: crew.version for crew in everybody},
+                    failures(everybody),
                 )
 
 
@@ -100,8 +101,8 @@ tasks = partial(_run, TASKS)
 
 
 def goals(target: Entrant, kind: str, waiters: int, floor: str = "") -> Iterator[Goal]:
-    if target.scheme in FLOORS_TO_KEEP:  # who is first, the database decides
-        if kind == PROCESSES and waiters == GOAL:
+    if " " in target.scheme:  # it lives in a connection: who is first, the database decides
+        if target.scheme in FLOORS_TO_KEEP and kind == PROCESSES and waiters == GOAL:
             yield Goal(target.label, KEY, at_least=0.7, against=FLOORS_TO_KEEP[target.scheme])
         return
     yield Goal(target.label, "overtakes", at_most=0)
@@ -113,6 +114,15 @@ def goals(target: Entrant, kind: str, waiters: int, floor: str = "") -> Iterator
             yield Goal(target.label, KEY, at_least=2, against="python-redis-lock")
         yield Goal(target.label, "store requests per change", at_most=2.5)
         yield Goal(target.label, "jain", at_least=0.99)
+    elif target.scheme == "postgresql":
+        # However many wait: to stand in line (two, and two that try), to give it back (two, and one
+        # that tries), to make it one's own; and heartbeats.
+        yield Goal(target.label, "store requests per change", at_most=10)
+        if floor:
+            yield Goal(target.label, "hand-over p50", at_most=3, against=floor)
+    elif target.scheme == "mysql":
+        if "named-lock" in target.target:
+            yield Goal(target.label, "hand-over p50", at_most=5000)
     elif target.scheme == "zk":
         yield Goal(target.label, "store requests per change", at_most=6)  # however many wait
         if kind != TASKS:
@@ -139,14 +149,16 @@ def compete(
     memory: bool = False,
 ) -> Figures:
     """One contest of this crew; `seconds` of it count, when all have come in line."""
+    parts, name = crew.shared_out(waiters), f"one-of-{waiters}"
+    if kind != TASKS:
+        crew.ask_each("make", [{"name": name, "waiters": part} for part in parts])
     start = time.monotonic_ns() + int((0.03 + waiters * 0.0002) * 1e9)
     served = crew.entrant.server is not None
     since = start + SETTLE + served * waiters * ARRIVAL
     stop = since + int(seconds * 1e9)
-    parts = crew.shared_out(waiters)
     metered = crew.entrant.server is not None and crew.entrant.server.books is not None
     common = {
-        "name": f"one-of-{waiters}",
+        "name": name,
         "start": start,
         "since": since,
         "stop": stop,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.crew import PLACEMENTS, SAME, Crew, crews
+from bench.crew import PLACEMENTS, SAME, Crew, crews, failures
 from bench.entrants import Entrant
 from bench.peers import TASKS, THREADS
 from bench.session import Case, Comparison, Goal, Plan, against_all, alternating
@@ -60,7 +60,7 @@ def run(plan: Plan) -> Iterator[Case]:
         for placement in PLACEMENTS:
             for crew in everybody:
                 crew.place(placement)
-                crew.ask("cycles", name="one", seconds=0.0)  # the first ones are slow
+                crew.tried(_first)
             yield Case(
                 NAME,
                 "acquire, release",
@@ -69,6 +69,7 @@ def run(plan: Plan) -> Iterator[Case]:
                 list(_comparisons([*targets, *styles], peers, store)),
                 [goal for target in targets for goal in goals(target, placement, store)],
                 {crew.entrant.label: crew.version for crew in everybody},
+                failures(everybody),
             )
 
 
@@ -131,13 +132,22 @@ def _comparisons(
 def _in_short_turns(plan: Plan, everybody: Sequence[Crew]) -> dict[str, list[Figures]]:
     runs: dict[str, list[Figures]] = {crew.entrant.label: [] for crew in everybody}
     orders = alternating(everybody)
+
+    def cycles(crew: Crew) -> list[int]:
+        taken: list[int] = crew.ask("cycles", name="one", seconds=plan.amount(TURN, 0.001))[0]
+        return taken
+
     for _ in range(plan.pairs):
         samples: dict[str, list[int]] = {label: [] for label in runs}
         for _ in range(int(plan.amount(20, 1))):
             for crew in next(orders):
-                samples[crew.entrant.label] += crew.ask(
-                    "cycles", name="one", seconds=plan.amount(TURN, 0.001)
-                )[0]
+                samples[crew.entrant.label] += crew.tried(cycles) or []
         for label, taken in samples.items():
-            runs[label].append({**latencies(taken), "ops per s": len(taken) / sum(taken) * 1e9})
+            found = {"ops per s": len(taken) / sum(taken) * 1e9} if taken else {}
+            runs[label].append({**latencies(taken), **found})
     return runs
+
+
+def _first(crew: Crew) -> None:
+    """The first ones are slow."""
+    crew.ask("cycles", name="one", seconds=0.0)

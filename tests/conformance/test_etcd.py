@@ -9,9 +9,9 @@ from holdfast.testing.conformance.cells import Cells
 from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.leases import Leases
 from holdfast.testing.conformance.modes import Modes
-from holdfast.testing.conformance.suite import Suite
 from holdfast.testing.conformance.waiting import Waiting
 from tests.conformance.etcd import EtcdStrategy, RoleStrategy
+from tests.conformance.rotation import Rotating
 
 pytestmark = pytest.mark.servers
 
@@ -22,7 +22,7 @@ class TestEtcd(ConformanceSuite):
     strategy = RoleStrategy
 
 
-class TestEtcdWithoutUsers(Exclusion, Modes, Waiting, Leases, Cells, Suite):
+class TestEtcdWithoutUsers(Rotating, Exclusion, Modes, Waiting, Leases, Cells):
     """Nobody logs in: all else is the same, so not everything is shown again."""
 
     strategy = EtcdStrategy

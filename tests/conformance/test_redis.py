@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
 from tests.conformance.redis import ACL, PresentStrategy, RedisStrategy
+from tests.conformance.rotation import Rotating
 
 
 @pytest.mark.servers
@@ -22,7 +23,7 @@ class TestRedis(ConformanceSuite):
 
 @pytest.mark.servers
 @pytest.mark.req("R23")
-class TestRedisPresent(ConformanceSuite):
+class TestRedisPresent(Rotating, ConformanceSuite):
     """Clients with `crash_grace` keep all the other rules, too."""
 
     strategy = PresentStrategy

@@ -7,6 +7,8 @@ import pytest
 from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.inspection import Inspection
 from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.multi import Multi
+from holdfast.testing.conformance.stripes import Striped
 from holdfast.testing.conformance.suite import Suite
 from tests.conformance.redis_deployments import (
     ClusterStrategy,
@@ -36,5 +38,5 @@ class TestRedisSentinel(Exclusion, Suite):
 
 @pytest.mark.servers
 @pytest.mark.req("R37")
-class TestRedisCluster(Exclusion, Modes, Inspection, Suite):
+class TestRedisCluster(Exclusion, Modes, Inspection, Multi, Striped, Suite):
     strategy = ClusterStrategy

@@ -30,6 +30,7 @@ from tests.conformance.redis import (
     RedissonStrategy,
     RedisStrategy,
 )
+from tests.conformance.rotation import Rotating
 from tests.conformance.test_redis import OUTSIDE, commands
 
 HEARTBEAT = 2.0
@@ -214,12 +215,12 @@ def test_the_acl_allows_what_is_used_and_nothing_else() -> None:
 
 
 @pytest.mark.servers
-class TestPlainDialect(ConformanceSuite):
+class TestPlainDialect(Rotating, ConformanceSuite):
     strategy = PlainStrategy
 
 
 @pytest.mark.servers
-class TestRedissonDialect(Suite, Exclusion, Waiting, Fencing, Names, Inspection, Protocol):
+class TestRedissonDialect(Rotating, Exclusion, Waiting, Fencing, Names, Inspection, Protocol):
     """What depends on how a lock is written; the rest is the same code as above."""
 
     strategy = RedissonStrategy

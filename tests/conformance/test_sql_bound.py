@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite, Strategy
+from tests.conformance.rotation import Rotating
 from tests.conformance.sql_bound import (
     MySQLAdvisory,
     MySQLForUpdate,
@@ -15,13 +16,13 @@ from tests.conformance.sql_bound import (
 pytestmark = pytest.mark.servers
 
 
-class OnPostgres(ConformanceSuite):
+class OnPostgres(Rotating, ConformanceSuite):
     @classmethod
     def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
         return cls.strategy(request.getfixturevalue("own_postgres"))  # type: ignore[call-arg]
 
 
-class OnMariaDB(ConformanceSuite):
+class OnMariaDB(Rotating, ConformanceSuite):
     @classmethod
     def make_strategy(cls, request: pytest.FixtureRequest) -> Strategy:
         return cls.strategy(request.getfixturevalue("own_mariadb"))  # type: ignore[call-arg]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite, Strategy
+from tests.conformance.rotation import Rotating
 from tests.conformance.sql import MySQLOptimistic, PostgresOptimistic
 
 pytestmark = pytest.mark.servers
 
 
-class TestPostgresOptimistic(ConformanceSuite):
+class TestPostgresOptimistic(Rotating, ConformanceSuite):
     strategy = PostgresOptimistic
 
     @classmethod
@@ -18,7 +19,7 @@ class TestPostgresOptimistic(ConformanceSuite):
         return cls.strategy(request.getfixturevalue("own_postgres"))
 
 
-class TestMySQLOptimistic(ConformanceSuite):
+class TestMySQLOptimistic(Rotating, ConformanceSuite):
     strategy = MySQLOptimistic
 
     @classmethod

@@ -9,8 +9,8 @@ from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.ghosts import Ghosts
 from holdfast.testing.conformance.modes import Modes
 from holdfast.testing.conformance.protocol import Protocol
-from holdfast.testing.conformance.suite import Suite
 from holdfast.testing.conformance.waiting import Waiting
+from tests.conformance.rotation import Rotating
 from tests.conformance.sql import MySQLNamedLock, MySQLStrategy, PostgresStrategy
 
 pytestmark = pytest.mark.servers
@@ -32,7 +32,7 @@ class TestMySQLRow(ConformanceSuite):
         return cls.strategy(request.getfixturevalue("own_mariadb"))
 
 
-class TestMySQLNamedLock(Suite, Exclusion, Waiting, Modes, Protocol, Ghosts):
+class TestMySQLNamedLock(Rotating, Exclusion, Waiting, Modes, Protocol, Ghosts):
     """What depends on how a waiter is woken; the rest is the same code as above."""
 
     strategy = MySQLNamedLock

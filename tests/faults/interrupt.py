@@ -102,6 +102,42 @@ def readers_and_permits(locks: holdfast.Locks, other: holdfast.Locks) -> None:
         pass
 
 
+def several(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with locks.multi("y", "x", ttl=LONG):
+        pass
+
+
+def several_in_vain(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with other.lock("y", ttl=LONG):
+        assert locks.multi("x", "y", ttl=LONG).acquire(timeout=0.002) is None
+
+
+def any_of_them(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    with locks.stripes("x", 2, ttl=LONG).any():
+        pass
+
+
+def any_after_waiting(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    """Stands in both lines, behind holders one of which gives way."""
+    stripes = other.stripes("x", 2, ttl=LONG)
+    with stripes.any(), stripes.any() as holder:
+
+        def give_way() -> None:
+            while not any(info.waiters for info in other.inspect("x")) and not done.is_set():
+                done.wait(0.0005)
+            holder.release()
+
+        done = threading.Event()
+        thread = threading.Thread(target=give_way)
+        thread.start()
+        try:
+            with locks.stripes("x", 2, ttl=LONG).any():
+                pass
+        finally:
+            done.set()
+            thread.join()
+
+
 def decorated(locks: holdfast.Locks, other: holdfast.Locks) -> None:
     @locks.locked("x", ttl=LONG)
     def work() -> None:
@@ -189,7 +225,8 @@ def interrupted(work: Callable[[], object], n: int) -> str:
 
 def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) -> None:
     locks._engine().keeper.rouse()  # or it would notice at its next look, within a second
-    for name in ("x", "y"):
+    other._engine().keeper.rouse()
+    for name in ("x", "y", "x[0/2]", "x[1/2]"):
         lease = other.lock(name, ttl=LONG).acquire(timeout=10)
         assert lease, f"{name} is still taken after an interrupt at {where}: {other.inspect()}"
         lease.release()

@@ -103,13 +103,13 @@ def stopped_holder(url: str, name: str, kind: str, place: str) -> Iterator[Calla
     """A process that holds the lock, stopped. The function lets it go on, and says what it says."""
     command = [sys.executable, "-m", "tests.faults.late", url, name, kind, place]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stdin is not None
         assert process.stdout is not None
         said = process.stdout.readline()
-        assert said == "held\n", said + process.stdout.read()
+        assert said == "held\n", process.communicate()
         process.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -118,8 +118,8 @@ def stopped_holder(url: str, name: str, kind: str, place: str) -> Iterator[Calla
 
         def wake() -> str:
             process.send_signal(signal.SIGCONT)
-            # Its keeper may have logged the loss before.
-            return process.communicate(timeout=PATIENCE)[0].splitlines()[-1]
+            said, logged = process.communicate(timeout=PATIENCE)
+            return said.strip() or logged
 
         yield wake
     finally:

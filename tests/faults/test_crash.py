@@ -28,10 +28,11 @@ from tests.faults.crash import (
     Turned,
     plain,
     presence_of,
+    until,
     watching,
 )
 from tests.faults.peers import Peer
-from tests.faults.redis import in_line, until, waiting
+from tests.faults.redis import in_line, waiting
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
 

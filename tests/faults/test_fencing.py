@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from sqlalchemy.orm import Session
 import holdfast
 from holdfast import Misconfigured, StaleFence, Unsupported, aio, fencing
 from holdfast.fencing import aio as afencing
+from holdfast.testing import FaultProxy
 from tests.faults.late import PATIENCE, WRITERS, Write, sql_connection, stopped_holder
 from tests.servers import EtcdServer, MariaDBServer, RedisCluster, RedisServer
 
@@ -507,3 +509,39 @@ def test_a_transaction_with_asyncio(etcd_server: EtcdServer) -> None:
 
     asyncio.run(work())
     assert etcd_value(etcd_server, name) == "mine"
+
+
+@pytest.mark.req("law 2", "R60")
+def test_a_transaction_without_an_answer_is_not_done_again_in_secret(
+    etcd_server: EtcdServer,
+) -> None:
+    name = f"config-{uuid.uuid4()}"
+    with (
+        FaultProxy(("127.0.0.1", etcd_server.port), framing="http2") as proxy,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}", request_timeout=1.0) as locks,
+        locks.lock(name) as lease,
+    ):
+        lease.transact(put={f"{name}.value": "one"})
+        proxy.drop_reply(to=lambda frame: b"/etcdserverpb.KV/Txn" in frame)
+        with pytest.raises(holdfast.Unavailable, match="not known"):
+            lease.transact(put={f"{name}.value": "two"})
+        assert etcd_value(etcd_server, f"{name}.value") == "two"  # it took effect
+        proxy.heal()
+        lease.transact(put={f"{name}.value": "two"})
+
+
+@pytest.mark.req("law 8", "fork after acquire", "R60")
+def test_a_forked_child_writes_nothing_by_its_parents_lease(etcd_server: EtcdServer) -> None:
+    name = f"config-{uuid.uuid4()}"
+    with holdfast.connect(etcd_server.url) as locks, locks.lock(name) as lease:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                lease.transact(put={name: "child"})
+            except holdfast.LeaseLost:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        lease.transact(put={f"{name}.value": "parent"})
+    assert etcd_value(etcd_server, name) == ""

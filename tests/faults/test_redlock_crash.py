@@ -11,12 +11,21 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable
+from holdfast.backends.redlock.presence import AFTERWARDS, EXACTLY
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from tests.cli.harness import holdfast as command
-from tests.faults.crash import RedlockStore, Turned, links, plain, presence_of, watching
+from tests.faults.crash import (
+    RedlockStore,
+    Turned,
+    links,
+    plain,
+    presence_of,
+    until,
+    watching,
+)
 from tests.faults.peers import Peer
-from tests.faults.redis import until
+from tests.faults.redis import waiting
 from tests.servers import RedisMasters
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R34")]
@@ -120,6 +129,17 @@ def test_who_is_absent_on_a_quorum_is_absent(store: RedlockStore) -> None:
         link.close()
 
 
+def test_a_look_waits_until_stamps_can_be_told_apart(store: RedlockStore) -> None:
+    """A renewal that looks like the vote before it was before the look that follows a search."""
+    assert 1000 * AFTERWARDS > 2 * EXACTLY
+    with holdfast.connect(plain(store.fresh(1))) as locks:
+        roll = Turned(locks).roll
+        for _ in range(3):
+            drive(roll.claims((), now() + 5))
+            drive(roll.look(now() + 5))
+            assert now() >= roll._searched + AFTERWARDS
+
+
 def test_votes_that_were_renewed_are_left_alone(store: RedlockStore) -> None:
     """Each node's vote has a stamp of its own: what is renewed on a quorum stays there."""
     url = store.fresh(30)
@@ -152,6 +172,33 @@ def test_votes_that_were_renewed_are_left_alone(store: RedlockStore) -> None:
         assert drive(roll.free(drive(roll.claims((), now() + 5)), now() + 5)) == [True]
         assert locks.inspect("x") == []
         assert lease.release() is False
+
+
+def test_who_waits_is_called_wherever_it_listens(store: RedlockStore) -> None:
+    """Also by a node that had no vote of the dead one: nobody may listen to any other."""
+    url = store.fresh(30)
+    long = "&heartbeat=50"
+    with (
+        holdfast.connect(url) as dead,
+        holdfast.connect(plain(url) + long) as locks,
+        holdfast.connect(plain(url)) as other,
+    ):
+        roll = Turned(other).roll
+        for node in store.nodes:
+            lease = dead.lock("x", ttl=LONG).acquire(timeout=10)
+            assert lease
+            assert lease.renew()  # from now on all nodes have it
+            until(lambda: other.inspect("x")[0].holders[0].info["nodes"] == "3/3", "everywhere")
+            assert node.call("DEL", f"{url.partition('prefix=')[2].partition('&')[0]}:{{x}}") == 1
+            with waiting(locks.lock("x", ttl=LONG), timeout=40) as waiter:
+                time.sleep(0.5)
+                assert not waiter.done
+                found = drive(roll.claims((), now() + 5))
+                assert drive(roll.free(found, now() + 5)) == [True]
+                begun = now()
+                waiter.result().release()
+                assert now() - begun < 30
+            lease.release()
 
 
 def test_without_a_quorum_there_is_no_link(store: RedlockStore) -> None:

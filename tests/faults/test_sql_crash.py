@@ -22,10 +22,11 @@ from tests.faults.crash import (
     Turned,
     plain,
     presence_of,
+    until,
     watching,
 )
 from tests.faults.peers import Peer
-from tests.faults.redis import until, waiting
+from tests.faults.redis import waiting
 from tests.servers import MariaDBServer, PostgresServer
 from tests.servers.pgbouncer import PgBouncer
 
@@ -155,6 +156,16 @@ def test_a_look_and_a_search_pass_over_strangers(
         assert drive(turned.roll.claims(look.present, now() + 5)) == []
 
 
+def test_who_is_watched_may_look_after_its_tables(url: str, locks: holdfast.Locks) -> None:
+    with locks.lock("x"):
+        pass
+    with holdfast.connect(plain(url)) as other:
+        assert locks.schema() == other.schema()
+    assert locks.sweep(0) >= 1
+    swept = command("sweep", url, "--idle", "0")
+    assert swept.returncode == 0, swept.stderr
+
+
 # -- servers that change ---------------------------------------------------------------------------
 
 
@@ -182,7 +193,7 @@ def test_a_restart_shorter_than_the_grace_costs_nobody_anything(kind: Any, tmp_p
             again = locks.lock("y", ttl=LONG).acquire(timeout=30)
             assert again
             assert now() - restarted > 2.5
-            until(lambda: lease.held, "held", 20)
+            until(lambda: lease.held, "held")
             assert not lost
             assert {event["name"] for event in watch.events("freed")} == {"y"}
             assert lease.release() is True

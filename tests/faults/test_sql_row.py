@@ -396,6 +396,8 @@ class RowFaults(Theme):
         costs: list[int] = []
         for crowd in (2, 40):
             raw = api.raw()
+            backend: Any = raw.backend  # whose claims nobody attends: a slow machine ends none
+            backend._patience, backend._steps._window = 30.0, 30_000_000
             name = f"crowd of {crowd}"
             grant = await raw.grant(raw.claim(name))
             claims = [raw.claim(name) for _ in range(crowd)]
@@ -408,7 +410,7 @@ class RowFaults(Theme):
             assert isinstance(answer, Grant)
             for claim in claims:
                 await raw.withdraw(claim)
-        assert costs[0] == costs[1]
+        assert costs == [4, 4]  # each a look at the line, and what follows from it
 
 
 class PostgresOnly(Theme):

@@ -131,7 +131,7 @@ class Way:
         said = f"{names[0]}={ca or self.files.ours.ca}"
         if client is not None:
             said += f"&{names[1]}={client.client}&{names[2]}={client.client_key}"
-        return f"{scheme}://{user}@{host}:{self._server.port}/{database}?{said}{more}"
+        return f"{scheme}://{user}@{host}:{self._server.port}/{database}?table={user}&{said}{more}"
 
     def hold(self, url: str) -> None:
         """Take it, have another client wait for it, and hand it over."""

@@ -38,7 +38,7 @@ SHORT, LONG = 0.05, 4.0
 HOUR = 3600.0
 FAULTS = {"kill": 7, "pause": 7, "fork": 7, "clock": 4}
 """How often in a round; dealt as cards are, so that none stays away for long."""
-TO_FINISH = 70.0
+TO_FINISH = LIMIT + 10.0
 """Seconds that a worker has from `stop` to its exit. They need a fraction of one."""
 
 

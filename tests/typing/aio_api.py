@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_type
 
-from holdfast import Capabilities, LeaseLost, LockInfo, Mode, aio
+from holdfast import Capabilities, Leader, LeaseLost, LockInfo, Mode, aio
 
 
 async def told(loss: LeaseLost) -> None:
@@ -45,6 +45,18 @@ async def everything() -> None:
             async with tried as same:
                 assert_type(same, aio.Lease)
 
+        multi = locks.multi("a", "b", cancel_on_lost=False)
+        assert_type(multi, aio.MultiLock)
+        assert_type(await multi.acquire(timeout=1), aio.MultiLease | None)
+        async with multi as both:
+            assert_type(both.fences, dict[str, int])
+        stripes = locks.stripes("s", 16)
+        assert_type(stripes.of("key"), aio.Lock)
+        assert_type(stripes.all(), aio.MultiLock)
+        async with stripes.any() as stripe:
+            assert_type(stripe, aio.StripeLease)
+            assert_type(stripe.stripe, int)
+
         rwlock = locks.rwlock("b")
         assert_type(rwlock, aio.RWLock)
         assert_type(rwlock.read(), aio.Lock)
@@ -72,3 +84,37 @@ async def everything() -> None:
         assert_type(await locks.inspect("a"), list[LockInfo])
         assert_type(await locks.evict("a"), int)
         assert_type(await locks.close(), None)
+
+        async def compute() -> str:
+            return "token"
+
+        once = locks.once("e", 60, compute, ahead=6, lease=30, timeout=5)
+        assert_type(once, aio.Once[str])
+        assert_type(await once.get(timeout=1), str)
+        assert_type(await once.invalidate("token"), None)
+        async with once.hold() as using:
+            assert_type(using.value, str)
+
+        election = locks.election("f", ttl=5)
+        assert_type(election, aio.Election)
+        assert_type(await election.campaign({"port": 1}, timeout=5), aio.Leadership | None)
+        assert_type(await election.leader(), Leader | None)
+        assert_type(await election.resign(), bool)
+        async for leader in election.observe():
+            assert_type(leader, Leader | None)
+
+        async def lead(leadership: aio.Leadership) -> int:
+            assert_type(await leadership.proclaim("x"), None)
+            return 1
+
+        assert_type(await election.run_when_leader(lead), int)
+
+        latch = locks.latch("g", 3)
+        assert_type(latch, aio.Latch)
+        assert_type(await latch.count_down(2), int)
+        assert_type(await latch.wait(1), bool)
+
+        barrier = locks.barrier("h", 3, ttl=5)
+        assert_type(barrier, aio.Barrier)
+        assert_type(await barrier.wait(timeout=1), int)
+        assert_type(await barrier.broken(), bool)

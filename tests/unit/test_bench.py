@@ -13,12 +13,13 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import plot, report
-from bench.crew import SAME, Crew
+from bench.crew import SAME, Crew, crews, failures
 from bench.entrants import Entrant, Field
 from bench.peers import EVERY, PEERS, PROCESSES, TASKS, THREADS, envs
 from bench.scenarios import SCENARIOS
@@ -261,7 +262,47 @@ def test_a_failure_in_a_worker_is_not_a_figure(field: Field) -> None:
         crew.ask("nonsense")
     broken = Entrant("broken", "bench.peers.nowhere", "", sys.executable, (THREADS,))
     with pytest.raises(RuntimeError, match="No module named"):
-        Crew(broken)
+        Crew(replace(broken, scheme="memory"))
+
+
+def test_a_peer_that_fails_is_a_row_that_says_so(field: Field) -> None:
+    broken = Entrant("broken", "bench.peers.nowhere", "", sys.executable, (THREADS,))
+    flock = field.floor("flock")
+    falling = replace(flock, label="falling")
+    asked: list[str] = []
+
+    def run(crew: Crew) -> Figures:
+        asked.append(crew.entrant.label)
+        if crew.entrant is falling and len(asked) > 2:
+            crew.ask("nonsense")
+        return {"p50": float(len(crew.ask("cycles", name="one", seconds=0.001)[0]))}
+
+    with crews([flock, broken, falling]) as everybody:
+        for crew in everybody:
+            crew.place(SAME)
+        runs = in_turns(3, everybody, run)
+        failed = failures(everybody)
+    assert [bool(found) for found in runs["flock"]] == [True] * 3
+    assert runs["broken"] == [{}, {}, {}]
+    assert [bool(found) for found in runs["falling"]] == [True, False, False]
+    assert asked.count("falling") == 2
+    case = report.record(
+        Case(
+            "x",
+            "y",
+            SAME,
+            runs,
+            against_all(["falling"], ["broken"], "p50", "flock"),
+            (),
+            {},
+            failed,
+        )
+    )
+    assert "No module named 'bench.peers.nowhere'" in case["failed"]["broken"]
+    assert "no command" in case["failed"]["falling"]
+    assert any("broken failed: " in line for line in report.table(case))
+    said = report.page([{**report.conditions(""), "scenario": "x", "cases": [case]}])
+    assert "| broken (failed: " in said
 
 
 def test_a_worker_that_hangs_ends_itself(field: Field, capfd: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,10 @@ class Store:
             raise answer
         return answer
 
+    def cuts(self, share: float) -> bool:
+        """Whether one of a client's connections is cut, of which this share is."""
+        return True
+
     # -- what requests do -------------------------------------------------------------------------
 
     def take(self, client: Client, claim: Claim) -> bool:
@@ -208,6 +212,8 @@ class Inner:
 class Client:
     """A host with one client, which takes and leaves one lock; and what it believes."""
 
+    inner = Inner
+
     def __init__(self, store: Store, number: int) -> None:
         self.name = f"client {number}"
         self.store = store
@@ -218,7 +224,7 @@ class Client:
         self.lost_leases = 0
         self._owners = 0
         self._port = WorldPort(self.host)
-        inner = cast(Detectable, Inner(store, self))
+        inner = cast(Detectable, self.inner(store, self))
         self._backend = Vouched(inner, self.presence, GRACE)
         self._backend.open(cast(Any, self._port), self)
         store.world.spawn(self.host, self._live(), self.name)
@@ -283,6 +289,8 @@ class Client:
 
 
 class ModelRoll:
+    complete = True
+
     def __init__(self, store: Store, host: Host) -> None:
         self._store, self._host = store, host
         self._port = WorldPort(host)
@@ -316,12 +324,10 @@ class ModelRoll:
     async def close(self) -> None: ...
 
 
-def watch(store: Store, number: int) -> Host:
+def watch(store: Store, number: int, kind: Any) -> Host:
     host = Host(store.world, f"detector {number}")
     port = WorldPort(host)
-    detector = Detector(
-        cast(Any, port), cast(Roll, ModelRoll(store, host)), lambda *words, **more: None
-    )
+    detector = Detector(cast(Any, port), cast(Roll, kind(store, host)), lambda *words, **more: None)
 
     async def live() -> None:
         while True:
@@ -349,8 +355,9 @@ async def trouble(store: Store, clients: list[Client], detectors: list[Host]) ->
         client = dice.choice(clients)
         match dice.choices(range(6), weights)[0]:
             case 0:  # also in bursts: a link may live between two looks only
+                some = dice.random()  # where there are several, not always all of them
                 for connection in store.connections:
-                    if connection.presence == client.presence:
+                    if connection.presence == client.presence and store.cuts(some):
                         connection.alive = False
             case 1:
                 seconds = dice.choice((0.2, 0.5, 0.8, 1.1, 3.0)) * dice.random()
@@ -367,11 +374,14 @@ async def trouble(store: Store, clients: list[Client], detectors: list[Host]) ->
         store.connections = [c for c in store.connections if c.alive]
 
 
-def play(seed: int, seconds: float, detectors: int = 2) -> Store:
-    store = Store(random.Random(seed))
-    clients = [Client(store, number) for number in range(3)]
+def play(
+    seed: int, seconds: float, detectors: int = 2, kinds: tuple[Any, ...] = (Store, Client, None)
+) -> Store:
+    stores, of_clients, rolls = kinds
+    store: Store = stores(random.Random(seed))
+    clients = [of_clients(store, number) for number in range(3)]
     world = store.world
-    watchers = [watch(store, number) for number in range(detectors)]
+    watchers = [watch(store, number, rolls or ModelRoll) for number in range(detectors)]
     world.spawn(store.net, trouble(store, clients, watchers), "trouble")
     killed = False
     while world.time < 1000 + seconds and not store.wrong:

@@ -28,6 +28,8 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 class Store:
     """A roll, and the clock."""
 
+    complete = True
+
     def __init__(self) -> None:
         self.time = 1000.0
         self.ground: object = 1
@@ -37,6 +39,7 @@ class Store:
         self.looks: list[set[str]] = []  # what the next looks see, if not `present`
         self.cost = {"look": 0.0, "search": 0.0}
         self.away = False
+        self.silent = False
         self.said: list[str] = []
         self.detector = Detector(cast(Any, self), cast(Roll, self), self.hear)
 
@@ -65,6 +68,8 @@ class Store:
 
     async def free(self, suspects: Sequence[Suspect], deadline: float) -> list[bool | None]:
         self.did.append("free")
+        if self.silent:
+            return [None] * len(suspects)
         freed: list[bool | None] = []
         for suspect in suspects:
             freed.append(self.held.get(suspect.name) == (suspect.presence, suspect.stamp))
@@ -218,3 +223,32 @@ def test_somebody_who_was_never_seen_is_found(store: Store) -> None:
     store.held = {"d": ("dead/1", 1)}
     store.turns(module.SEARCH + 1.5)
     assert store.said == ["missing d", "freed d"]
+
+
+def test_where_a_look_sees_only_who_is_known_there_is_a_search_for_each(store: Store) -> None:
+    """Who came and died between two searches would be missed until the next."""
+    store.complete = False
+    store.turn()
+    store.held = {"d": ("dead/1", 1)}
+    store.turn(0.11)
+    assert store.said == ["missing d"]
+    store.cost["search"] = 0.1
+    store.turn(0.11)
+    before = store.did.count("search")
+    store.turns(1.8)
+    assert store.did.count("search") <= before + 1, "it takes a twentieth of the time"
+
+
+def test_many_are_freed_a_few_at_a_time_and_not_all_given_up_for_one(store: Store) -> None:
+    number = 2 * module.AT_ONCE + 1
+    store.held = {f"d{n}": ("dead/1", 1) for n in range(number)}
+    store.turn()
+    store.silent = True
+    store.turn(1.1)
+    assert store.did.count("free") == 1
+    assert len([said for said in store.said if said.startswith("unknown")]) == module.AT_ONCE
+    store.silent = False
+    store.turn(0.1)
+    assert len([said for said in store.said if said.startswith("freed")]) == number - module.AT_ONCE
+    store.turns(2.5)
+    assert not store.held

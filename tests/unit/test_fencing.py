@@ -277,6 +277,12 @@ def test_a_full_disk_leaves_the_old_content(
     assert path.read_text() == "six"
 
 
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is processes that die here, and not the machine; and flushing takes its time."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
 def dies_at(line: int, path: Path, token: int, text: str) -> bool:
     """A child writes, and is killed at the n-th line that it executes in file.py. True: it was
     done before."""
@@ -306,6 +312,7 @@ def dies_at(line: int, path: Path, token: int, text: str) -> bool:
 
 
 @pytest.mark.req("holder killed -9")
+@pytest.mark.usefixtures("no_fsync")
 def test_a_writer_killed_at_every_line_lets_no_older_one_in(tmp_path: Path) -> None:
     """Whatever was done of the write: the content is one of the two; once it is the new one, the
     record says so, and an older token is refused. And nobody is in the way of the next."""
@@ -326,6 +333,47 @@ def test_a_writer_killed_at_every_line_lets_no_older_one_in(tmp_path: Path) -> N
             file.write(6, "six")
             assert path.read_text() == "six"
             assert not path.with_name(path.name + ".fence-new").exists()
+        line += 1
+    assert line > 20
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning"
+)  # what a tracer interrupts, and signals do not
+@pytest.mark.usefixtures("no_fsync")
+def test_ctrl_c_at_every_line_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "report.txt"
+    file = fencing.File(path)
+    file.write(1, "1")
+    token, line, left, done = 1, 0, 0, False
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    while not done:
+        token, left = token + 1, line
+        try:
+            sys.settrace(trace)
+            file.write(token, str(token))
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert path.read_text() in (str(token - 1), str(token))
+        with (tmp_path / "report.txt.fence").open() as record:
+            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it
+        file.write(token, str(token))
+        assert {entry.name for entry in tmp_path.iterdir()} == {"report.txt", "report.txt.fence"}
         line += 1
     assert line > 20
 

@@ -174,6 +174,7 @@ class LocalBackend(Generic[S]):
     def __init__(self, link: Link | None = None) -> None:
         self._link = link
         self._tickets: dict[str, _Ticket] = {}
+        self._watching: dict[Event, None] = {}  # who waits for a cell
         self._closed = False
 
     def open(self, port: Port, signals: Signals) -> None:
@@ -183,6 +184,8 @@ class LocalBackend(Generic[S]):
         self._closed = True
         for ticket in list(self._tickets.values()):
             ticket.event.set()
+        for event in list(self._watching):
+            event.set()
         self._tickets.clear()
 
     async def attempt(
@@ -313,15 +316,18 @@ class LocalBackend(Generic[S]):
         event = port.event()
         call = event.set
         try:
+            self._watching[event] = None
             while True:
                 cell, expires = await self._answer(deadline, lambda: store.cell_watch(name, call))
                 now = port.now()
-                if (cell.version if cell else 0) != version or now >= deadline:
+                changed = (cell.version if cell else 0) != version
+                if changed or now >= deadline or self._closed:
                     return cell
                 limit = min(deadline, now + HEARTBEAT)  # the writer may have died before it told
                 await event.wait(min(expires, limit) if now < expires else limit)
                 event.clear()
         finally:
+            self._watching.pop(event, None)
             self._after(lambda: store.cell_unwatch(name, call))
 
     def _after(self, work: Callable[[], None]) -> None:

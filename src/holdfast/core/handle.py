@@ -9,24 +9,15 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core.acquire import Engine
-from holdfast.core.backend import Transactional
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.options import Want, checked_timeout
-from holdfast.errors import (
-    AcquireTimeout,
-    LeaseLost,
-    Misconfigured,
-    NotHeld,
-    StaleFence,
-    Unavailable,
-    Unsupported,
-)
-from holdfast.types import Busy, Mode, TxnGuard, Unknown
+from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
+from holdfast.types import Busy, Mode, TxnGuard
 
 __all__ = ["Fenced", "Handle", "Keyring", "Taking", "Unfenced", "deadline_after", "refused"]
 
@@ -145,44 +136,6 @@ class Handle:
                 "can); have the resource check the fencing token"
             )
         return token
-
-    async def _transact(self, put: Mapping[str, str | bytes] | None, delete: Iterable[str]) -> int:
-        guard, engine = self.txn_guard(), self._engine
-        if self._hold.incarnation != engine.port.incarnation():
-            self.check()  # a forked child has no share in the parent's connections
-        if self.mode is not Mode.EXCLUSIVE:
-            raise Misconfigured(
-                f"transact() is for exclusive leases, and that of {self.name!r} is "
-                f"{self.mode.value}: others may hold, and write, at the same time"
-            )
-        written = {_bytes(key): _bytes(value) for key, value in (put or {}).items()}
-        deleted = tuple(_bytes(key) for key in delete)
-        if not (written or deleted) or not all((*written, *deleted)):
-            raise Misconfigured(
-                "transact(): what to put and what to delete, by keys of some length"
-            )
-        if len(written.keys() | set(deleted)) < len(put or {}) + len(deleted):
-            raise Misconfigured("transact(): each key once, to be put or to be deleted")
-        backend = engine.backend
-        assert isinstance(backend, Transactional)  # who gives guards can compare them
-        deadline = engine.port.now() + engine.request_timeout
-        answer = await backend.transact(guard, written, deleted, deadline)
-        match answer:
-            case int():
-                return answer
-            case Unknown():
-                raise Unavailable(
-                    f"whether the transaction under {self.name!r} took effect is not known "
-                    f"({answer.reason}): look, or do it again. It may arrive while the lease lasts"
-                )
-            case None:
-                raise StaleFence(
-                    f"the transaction was refused: this lease of {self.name!r} does not hold in "
-                    "the store any more. Drop this work, or acquire the lock again, read anew and "
-                    "write under the new lease",
-                    resource=f"what {self.name!r} guards",
-                    token=guard.create_revision,
-                )
 
     def _lost(self) -> bool:
         """As `lost.is_set()`: computed, and noticed."""
@@ -385,10 +338,6 @@ def _lost(hold: Hold, reason: str) -> LeaseLost:
         reason=reason,
         fence=hold.fence,
     )
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else bytes(text)
 
 
 def deadline_after(engine: Engine, timeout: float | None) -> float | None:

@@ -101,10 +101,7 @@ class Keeper:
 
     def leave(self, hold: Hold, share: object) -> bool:
         """Take one lease away from the hold; True if that ended it, and the store must be told.
-
-        A re-entry may race with the last release when a lease was passed to another thread: then
-        counting and ending are one step. Other holds have one lease, and `end` decides alone.
-        """
+        Where it may race with a re-entry (it was passed on), counting and ending are one step."""
         if hold.shares is None:
             return self.end(hold, RELEASED)
         with self._port.mutex():
@@ -192,6 +189,10 @@ class Keeper:
         return not self._holds and not self._owed
 
     @property
+    def owed(self) -> int:
+        return len(self._owed)
+
+    @property
     def _done(self) -> bool:
         return self._stopping or (self._retired and self.idle)
 
@@ -246,7 +247,6 @@ class Keeper:
         self._looks_at = looks_at
         if self._fresh or self._done:
             return
-        # From here on, add() sees `_looks_at` and wakes us if it must.
         if not await self._wake.wait(looks_at) and self.idle and not self._fresh:
             self._looks_at = math.inf  # parked: the next add() wakes us
             if not (self._fresh or self._owed or self.orphans or self._done):

@@ -83,6 +83,11 @@ class Vouched:
     # -- what is passed on ------------------------------------------------------------------------
 
     @property
+    def inner(self) -> Detectable:
+        """The backend itself, which may offer more than the protocol asks for."""
+        return self._inner
+
+    @property
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities
 

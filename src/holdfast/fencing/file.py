@@ -45,9 +45,8 @@ class File:
         with self._alone() as record:
             highest = self._admit(record, token)
             new = self._path + ".fence-new"
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
-                with os.fdopen(fd, "wb") as file:
+                with open(new, "wb") as file:
                     mode = _mode(self._path)
                     if mode is not None:
                         os.fchmod(file.fileno(), mode)
@@ -66,11 +65,8 @@ class File:
         token = token_of(lease)
         with self._alone() as record:
             highest = self._admit(record, token)
-            fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            with open(source, "rb") as file:
+                os.fsync(file.fileno())
             self._take(record, highest, token, source)
 
     def check(self, lease: Token) -> None:
@@ -110,17 +106,19 @@ class File:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
         while True:
-            fd = os.open(self._record, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                if _same(fd, self._record):
-                    yield fd
-                    return
-            finally:
+            # An object and not a number: whatever interrupts this, it is closed with its last use.
+            with open(self._record, "r+b", buffering=0, opener=_open) as record:
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_UN)
+                    fcntl.flock(record, fcntl.LOCK_EX)
+                    if _same(record.fileno(), self._record):
+                        yield record.fileno()
+                        return
                 finally:
-                    os.close(fd)
+                    fcntl.flock(record, fcntl.LOCK_UN)
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def _slot(content: bytes) -> int:

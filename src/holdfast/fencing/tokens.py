@@ -37,7 +37,7 @@ def token_of(lease: Token) -> int:
         token = -1 if isinstance(lease, bool) else lease
     else:
         mode = getattr(lease, "mode", None)
-        if not isinstance(mode, Mode):
+        if not isinstance(mode, Mode) or not hasattr(type(lease), "fence"):
             raise Misconfigured(
                 f"a gate takes an exclusive lease or its token, not {_short(lease)}. A lease of "
                 "several names has a token for each: pass that of the name that guards this "

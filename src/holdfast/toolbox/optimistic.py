@@ -1,4 +1,4 @@
-"""Optimistic concurrency: a version for a name, compared when the work is done, on every store.
+"""Optimistic concurrency: a version for a name, compared when the work is done.
 
 Contract: `read` tells the version (0: nobody has committed yet), `commit` replaces it by a larger
 one if it is still that, in one atomic step of the store. Of all who read the same version one
@@ -15,13 +15,25 @@ import secrets
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
-from holdfast.errors import Misconfigured, Unavailable
-from holdfast.types import Cell, CellConflict
+from holdfast.errors import Misconfigured, Unavailable, Unsupported
+from holdfast.types import Capabilities, Cell, CellConflict
 
-__all__ = ["commit", "read"]
+__all__ = ["check", "commit", "read"]
 
 PREFIX = "version:"
 """Cells of this kind begin like this; no name can be spelled such that two of them meet."""
+
+TRIES = 3
+"""So many requests without an answer fit in `request_timeout`."""
+
+
+def check(capabilities: Capabilities) -> None:
+    """Refuse before anything is asked of a store that cannot do it."""
+    if not capabilities.cells:
+        raise Unsupported(
+            "optimistic() needs a store that keeps values, and this backend does not; redis://, "
+            "etcd://, zk://, sqlite:// and SQL with strategy=row do"
+        )
 
 
 async def read(engine: Engine, name: str) -> int:
@@ -39,8 +51,10 @@ async def commit(engine: Engine, name: str, version: int) -> int | None:
     mine = secrets.token_bytes(16)
     failures = 0
     while True:
+        # One lost answer must not cost all the time there is.
+        patience = min(deadline, port.now() + engine.request_timeout / TRIES)
         answer = await backend.cell_write(
-            PREFIX + name, mine, expect=version, fence=None, ttl=None, deadline=deadline
+            PREFIX + name, mine, expect=version, fence=None, ttl=None, deadline=patience
         )
         match answer:
             case Cell():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ from holdfast.errors import HoldfastError, LeaseLost, Misconfigured
 from holdfast.types import Busy, Released, Unknown
 
 __all__ = ["AnyAcquisition", "checked_count", "index_of", "stripe_name"]
+
+log = logging.getLogger("holdfast")
 
 MOST = 1024
 
@@ -67,8 +70,8 @@ class AnyAcquisition:
     """As `Acquisition`, for whichever of several names is to be had first."""
 
     __slots__ = (
-        "busy", "engine", "event", "left", "members", "on_lost", "over", "stripe", "tasks",
-        "trouble", "want", "wants", "won",
+        "engine", "event", "left", "members", "on_lost", "over", "stripe", "tasks",
+        "trouble", "want", "wants", "winner", "won",
     )  # fmt: skip
 
     def __init__(
@@ -89,7 +92,7 @@ class AnyAcquisition:
         self.left = 0  # how many stand in line
         self.over = False  # who is granted now comes too late
         self.won: Hold | None = None
-        self.busy: Busy | None = None
+        self.winner: Acquisition | None = None
         self.trouble: Exception | None = None
 
     def abandon(self) -> None:
@@ -104,7 +107,7 @@ class AnyAcquisition:
         deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
         outcome = await self._try_each(deadline)
         if isinstance(outcome, Busy) and blocking and port.now() < deadline:
-            outcome = await self._stand_everywhere(deadline)
+            outcome = await self._stand_everywhere(outcome, deadline)
         if isinstance(outcome, Hold) and self.on_lost is not None:
             outcome.listen(self, self.on_lost)
             if outcome.lost:  # between the two
@@ -124,7 +127,7 @@ class AnyAcquisition:
                 break
         return outcome
 
-    async def _stand_everywhere(self, deadline: float) -> Hold | Busy:
+    async def _stand_everywhere(self, busy: Busy, deadline: float) -> Hold | Busy:
         port = self.engine.port
         self.members = [Acquisition(self.engine, want) for want in self.wants]
         self.left = len(self.members)
@@ -139,22 +142,30 @@ class AnyAcquisition:
         if self.won is not None:
             return self.won
         self.abandon()  # who still stands; usually nobody
-        if self.busy is None and self.trouble is not None:
+        if self.trouble is not None and port.now() < deadline:
             raise self.trouble
-        return self.busy or Busy()
+        return busy  # it was when we looked; there may have been no time to look again
 
     async def _stand(self, number: int, deadline: float) -> None:
         """In one line, to its end."""
-        engine, member = self.engine, self.members[number]
+        port, member = self.engine.port, self.members[number]
         try:
-            left = deadline - engine.port.now()
-            outcome = await member.run(True, -1.0 if math.isinf(left) else max(0.0, left))
-            if isinstance(outcome, Busy):
-                self.busy = outcome
-            elif self._wins(number, outcome):
+            await self._until_granted(number, member, deadline)
+            if self.winner is member:  # whatever happens here, the lease is the caller's
                 await self._call_off(member)
-            else:
-                await engine.release(outcome, member)
+        finally:
+            with port.mutex():
+                self.left -= 1
+            if self.left == 0:
+                self.event.set()
+                _standing.discard(self)
+
+    async def _until_granted(self, number: int, member: Acquisition, deadline: float) -> None:
+        try:
+            left = deadline - self.engine.port.now()
+            outcome = await member.run(True, -1.0 if math.isinf(left) else max(0.0, left))
+            if isinstance(outcome, Hold) and not self._wins(number, outcome):
+                await self.engine.release(outcome, member)
         except GivenUp:
             pass
         except Exception as error:  # noqa: BLE001 - told to who waits, if no other line does better
@@ -163,18 +174,13 @@ class AnyAcquisition:
         except BaseException:
             member.abandon()
             raise
-        finally:
-            with engine.port.mutex():
-                self.left -= 1
-            if self.left == 0:
-                self.event.set()
-                _standing.discard(self)
 
     def _wins(self, number: int, hold: Hold) -> bool:
         with self.engine.port.mutex():
             if self.over:
                 return False
             self.over, self.won, self.stripe = True, hold, number
+            self.winner = self.members[number]
         self.event.set()
         return True
 
@@ -193,6 +199,9 @@ class AnyAcquisition:
                 result = await engine.backend.withdraw(claim, tombstone, limit)
             except HoldfastError as error:
                 result = Unknown(str(error))
+            except Exception:
+                log.exception("leaving a line failed unexpectedly; it is tried again")
+                result = Unknown("unexpected error")
             if isinstance(result, Released):
                 keeper.settle(claim)
             else:

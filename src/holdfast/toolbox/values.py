@@ -32,8 +32,9 @@ LIMIT = 65536
 KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
-LOOK = 10.0
-"""How long one wait for a cell lasts at most before the store is asked again."""
+LOOK = 5.0
+"""How long one wait for a cell lasts at most: a store that is silent, or a client that was closed,
+is noticed then. Backends look as often by themselves."""
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
@@ -76,7 +77,7 @@ def checked_keep(keep: Any) -> float:
 
 def encode(value: Any) -> bytes:
     """A letter that says how to read it, and the value."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray):
         data = b"b" + bytes(value)
     else:
         try:

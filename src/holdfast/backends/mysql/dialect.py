@@ -36,7 +36,7 @@ class MySQL:
     # that it has locked: the server ends it. MySQL has no such limit but that of all idle sessions
     # (of which the pool notices that they ended).
     setup: Sequence[str] = (
-        "SET SESSION innodb_lock_wait_timeout = 5"
+        "SET SESSION autocommit = 1"
         " /*M!100300 , idle_transaction_timeout = 2 */ /*!80000 , wait_timeout = 10 */",
     )
     begin = "BEGIN"

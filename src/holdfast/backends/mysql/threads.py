@@ -1,10 +1,11 @@
-"""A session on a blocking socket: PyMySQL.
+"""A session on a blocking socket: PyMySQL, and after the login answers are read by ourselves.
 
 Contract: `sql/session.py`; nothing here suspends. Hazard: PyMySQL's time limits are those of one
 read; at the login they are what is left of the caller's deadline at each packet. Later nothing is
 read before something has arrived, and an answer that stops in its middle is given up by the kernel:
 Python's own limits would cost a system call for each packet. (With TLS they are used: OpenSSL would
-try again and again.)
+try again and again.) What has arrived beyond one packet is kept, and TLS may keep some, too: both
+are looked at before the socket is waited for. Partner: `answers.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import CR
 from pymysql.constants.COMMAND import COM_QUERY
 
+from holdfast.backends.mysql.answers import read
 from holdfast.backends.mysql.text import check_flags, rendered, translated
 from holdfast.backends.sql.session import Gone, Result, Session, Statement, milliseconds, readable
 from holdfast.ports.clock import now
@@ -32,6 +35,12 @@ COM_SET_OPTION, MULTI_STATEMENTS_ON = 0x1B, b"\0\0"
 BROKEN = (OSError, AttributeError, IndexError, ValueError, TypeError)
 """Besides errors of its own, what PyMySQL raises when another thread has closed a connection, or
 when an answer was given up in its middle."""
+
+READ = 1 << 16
+"""Bytes that are read at once."""
+
+LARGEST = 0xFFFFFF
+"""A packet of so many bytes goes on in the next one."""
 
 LEAST = 0.001
 """Seconds: a limit of 0 would mean not to wait at all."""
@@ -66,7 +75,8 @@ class ThreadSession(Session):
         self._tls = isinstance(connection._sock, ssl.SSLSocket)
         self._own = isinstance(connection, _Connection)
         self._limited = 0  # seconds
-        self._first = True
+        self._data, self._at = b"", 0  # what has arrived, and how much of it was read
+        self._sequence = 0  # of the next packet
         self._poll = select.poll()
         self._poll.register(connection._sock.fileno(), select.POLLIN)
         self._opened()
@@ -101,23 +111,17 @@ class ThreadSession(Session):
         return session
 
     async def _begin(self, statements: Sequence[Statement], deadline: float, early: bool) -> None:
-        self._first = True
         try:
             self._limit(deadline)
             self._connection._execute_command(COM_QUERY, rendered(statements))
+            self._sequence = self._connection._next_seq_id
         except (pymysql.Error, OSError, AttributeError) as error:
             raise translated(error) from error
 
     async def _next(self, deadline: float) -> Result | None:
-        connection = self._connection
         try:
             # Only what has begun to arrive is read: a read that ran out of time cannot be resumed.
-            if not self._arrived(deadline):
-                return None
-            self._first = False
-            connection._read_query_result()
-            answer = connection._result
-            return Result(list(answer.rows or ()), answer.affected_rows, answer.insert_id or 0)
+            return read(self._packet) if self._arrived(deadline) else None
         except (*BROKEN, pymysql.Error) as error:
             raise translated(error) from error
 
@@ -139,22 +143,33 @@ class ThreadSession(Session):
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection._sock.setsockopt(socket.SOL_SOCKET, option, packed)
 
+    def _packet(self) -> bytes:
+        *size, number = self._taken(4)
+        length = size[0] | size[1] << 8 | size[2] << 16
+        if number != self._sequence:  # 0: what a server says that ends, to nobody's question
+            raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the server ends this connection")
+        self._sequence = (number + 1) % 256
+        data = self._taken(length)
+        return data if length < LARGEST else data + self._packet()
+
+    def _taken(self, size: int) -> bytes:
+        while len(self._data) - self._at < size:
+            more = self._connection._sock.recv(READ)
+            if not more:
+                raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the connection was closed")
+            self._data, self._at = self._data[self._at :] + more, 0
+        self._at += size
+        return self._data[self._at - size : self._at]
+
     def _arrived(self, deadline: float) -> bool:
-        if not self._first and self._buffered():  # it came together with the one before
+        if self._at < len(self._data):  # it came together with the one before
+            return True
+        if self._tls and self._connection._sock.pending():
             return True
         while not self._poll.poll(milliseconds(deadline)):
             if now() >= deadline:
                 return False
         return True
-
-    def _buffered(self) -> bool:
-        connection = self._connection
-        connection._sock.settimeout(0)
-        connection._current_timeout = 0
-        try:
-            return bool(connection._rfile.peek(1))
-        except ssl.SSLWantReadError:
-            return False
 
     def fileno(self) -> int:
         sock = self._connection._sock
@@ -170,7 +185,7 @@ class ThreadSession(Session):
 
     def looks_dead(self) -> bool:
         fd = self.fileno()
-        return fd < 0 or readable(fd)
+        return fd < 0 or self._at < len(self._data) or readable(fd)
 
     def _close(self) -> None:
         self._connection._force_close()

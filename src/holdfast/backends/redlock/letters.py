@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from holdfast.backends.common import info_text
@@ -37,6 +37,9 @@ OVERVIEW = Script("overview", 2, 0, home=HOME)
 
 MOST = 4096
 """So many names are remembered; beyond, they are spelled anew."""
+
+NEVER = 0
+"""When a vote ends that was not seen."""
 
 NO_GRAVE = b"$1\r\n0\r\n"
 QUIET = b"$0\r\n\r\n"
@@ -178,6 +181,31 @@ class Name:
         self.channel = pack_word(channel)
 
 
+class Reaping(Letter):
+    """Reap: all nodes are asked about the same votes, each with what was seen at that node."""
+
+    __slots__ = ("_exactly", "_votes")
+
+    def __init__(self, votes: list[tuple[Name, bytes, Mapping[int, int]]], exactly: bytes) -> None:
+        super().__init__()
+        self.count = len(votes)
+        self._votes = votes
+        self._exactly = exactly
+
+    def words(self, place: int, line: object) -> bytes:
+        return self._said(REAP.head, place)
+
+    def spelled_out(self, place: int, line: object) -> bytes:
+        return self._said(REAP.full, place)
+
+    def _said(self, begin: bytes, place: int) -> bytes:
+        return b"".join([
+            begin + name.lock + owner + pack_word(b"%d" % ends.get(place, NEVER)) + self._exactly
+            + name.channel
+            for name, owner, ends in self._votes
+        ])  # fmt: skip
+
+
 class Writer:
     """Spells the requests of one client."""
 
@@ -227,14 +255,11 @@ class Writer:
         spelled = self._name(name)
         return Letter((EVICT, spelled.lock + spelled.channel))
 
-    def reap(self, votes: Sequence[tuple[str, str, int]], exactly: int) -> Letter:
-        """Names, owners, and when their votes end; to so many milliseconds."""
-        parts: list[tuple[Script, bytes]] = []
-        for name, owner, ends in votes:
-            spelled = self._name(name)
-            said = (pack_word(owner), pack_word(b"%d" % ends), pack_word(b"%d" % exactly))
-            parts.append((REAP, b"".join((spelled.lock, *said, spelled.channel))))
-        return Letter(*parts)
+    def reap(self, votes: Sequence[tuple[str, str, Mapping[int, int]]], exactly: int) -> Letter:
+        """Names, owners, and when their votes end, by places; to so many milliseconds."""
+        return Reaping([
+            (self._name(name), pack_word(owner), ends) for name, owner, ends in votes
+        ], pack_word(b"%d" % exactly))  # fmt: skip
 
     def overview(self, names: list[str]) -> Letter:
         return Letter(*((OVERVIEW, self._name(name).keys) for name in names))

@@ -17,7 +17,7 @@ Partners: `scripts/reap.lua`; `redis/presence.py`, the same for one Redis.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import not_for_children, public_id
@@ -35,7 +35,7 @@ from holdfast.core.port import Port
 from holdfast.core.presence import KEY, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
-__all__ = ["RedlockLink", "RedlockRoll", "appear"]
+__all__ = ["AFTERWARDS", "EXACTLY", "Ends", "RedlockLink", "RedlockRoll", "appear", "present"]
 
 EXACTLY = 5
 """Milliseconds."""
@@ -45,13 +45,6 @@ AFTERWARDS = 0.03
 
 COMPLETE = 10.0
 """Seconds after which a link that lacks members is made anew."""
-
-LEAST = 0.1
-"""Seconds that a node has at least for an answer to the detector."""
-
-AWAY = 30.0
-"""Seconds for which a node that did not answer a search is not searched: waiting for it would delay
-what the others know."""
 
 
 class RedlockLink:
@@ -190,6 +183,38 @@ class Enough(Everybody):
         return super().decided or len(self.answers) >= self.quorum
 
 
+class Those(Everybody):
+    """Of so many nodes, all but some are waited for."""
+
+    def __init__(self, nodes: int, asked: Collection[int], unawaited: Collection[int]) -> None:
+        super().__init__(nodes, len(asked))
+        self._awaited = set(asked).difference(unawaited) or set(asked)
+
+    @property
+    def decided(self) -> bool:
+        return self._awaited <= self.answers.keys() | self.failures.keys()
+
+
+class Scans(overview.Scan):
+    """A step through the keys of each node, wherever it stands there."""
+
+    __slots__ = ("_cursors", "_pattern")
+
+    def __init__(self, cursors: Mapping[int, bytes], pattern: str) -> None:
+        super().__init__(b"0", pattern)
+        self._cursors = cursors
+        self._pattern = pattern
+
+    def words(self, place: int, line: object) -> bytes:
+        return overview.Scan(self._cursors[place], self._pattern).data
+
+
+def present(lists: Collection[Collection[str]], quorum: int) -> dict[str, None]:
+    """Who is not absent on a quorum of the nodes that have told whom they see."""
+    times = Counter(who for seen in lists for who in seen)
+    return {who: None for who, seen in times.items() if len(lists) - seen < quorum}
+
+
 class RedlockRoll:
     complete = True
 
@@ -197,9 +222,9 @@ class RedlockRoll:
         self._port = port
         self._council = council
         self._writer = writer
-        self._patience = max(LEAST, 2 * patience)
+        self._patience = patience
         self._searched = -AFTERWARDS
-        self._silent: dict[int, float] = {}  # nodes that are not searched until then
+        self._silent: set[int] = set()  # the nodes that did not answer the last search
 
     async def look(self, deadline: float) -> Look:
         await self._port.sleep(max(0.0, self._searched + AFTERWARDS - self._port.now()))
@@ -214,56 +239,47 @@ class RedlockRoll:
                 f"only {answered} of {ballot.nodes} nodes answered, and {ballot.quorum} are needed "
                 f"({explain(ballot.failures, names)})"
             )
-        seen = Counter(
-            name.decode()
+        lists = [
+            {name.decode() for name in LINKS.findall(clients)}
             for [clients] in ballot.answers.values()
-            for name in set(LINKS.findall(clients))
-        )
-        here = {who: None for who, times in seen.items() if answered - times < ballot.quorum}
-        return Look("these nodes", here)
+        ]
+        return Look("these nodes", present(lists, ballot.quorum))
 
     # -- votes ------------------------------------------------------------------------------------
 
     async def claims(self, present: Collection[str], deadline: float) -> list[Suspect]:
         """On all nodes that answer; what the others have is found when they do."""
         found: dict[tuple[str, str], Suspect] = {}
-        for place in range(len(self._council.members)):
-            if self._port.now() < self._silent.get(place, 0.0):
-                continue
-            try:
-                await self._search(place, found, present, deadline)
-            except Unavailable:
-                self._silent[place] = self._port.now() + AWAY
+        keys = self._writer.keys
+        cursors = dict.fromkeys(range(len(self._council.members)), b"0")
+        while cursors:
+            names: set[str] = set()
+            scanned = await self._ask(Scans(cursors, keys.pattern("")), cursors, deadline)
+            cursors = {}
+            for place, [[cursor, listed]] in scanned.items():
+                names.update(name for key in listed if (name := keys.name(key)) is not None)
+                if cursor != b"0":
+                    cursors[place] = cursor
+            order = list(names)
+            for start in range(0, len(order), overview.BATCH):
+                some = order[start : start + overview.BATCH]
+                read = await self._ask(self._writer.overview(some), scanned, deadline)
+                for place, replies in read.items():
+                    for name, (lock, left, _, clock) in zip(some, replies, strict=True):
+                        if lock and left > 0:
+                            self._note(found, present, place, name, lock, clock // 1000 + left)
         self._searched = self._port.now()
         return list(found.values())
 
-    async def _search(
-        self,
-        place: int,
-        found: dict[tuple[str, str], Suspect],
-        present: Collection[str],
-        deadline: float,
-    ) -> None:
-        keys, cursor = self._writer.keys, b"0"
-        while True:
-            scan = overview.Scan(cursor, keys.pattern(""))
-            [[cursor, listed]] = await self._ask(place, scan, deadline)
-            names = [name for key in listed if (name := keys.name(key)) is not None]
-            if names:
-                replies = await self._ask(place, self._writer.overview(names), deadline)
-                for name, (lock, left, _, clock) in zip(names, replies, strict=True):
-                    if lock and left > 0:
-                        self._note(found, present, place, name, lock, clock // 1000 + left)
-            if cursor == b"0":
-                return
-
-    async def _ask(self, place: int, letter: Letter, deadline: float) -> list[Any]:
-        ballot = Everybody(len(self._council.members), 1)
+    async def _ask(
+        self, letter: Letter, places: Collection[int], deadline: float
+    ) -> dict[int, list[Any]]:
+        """Who has not answered the last time is not waited for: it would delay what others know."""
+        ballot = Those(len(self._council.members), places, self._silent)
         limit = min(deadline, self._port.now() + self._patience)
-        await self._council.ask(letter, ballot, limit, ORDINARY, [place])
-        if place not in ballot.answers:
-            raise Unavailable(str(ballot.failures.get(place)))
-        return ballot.answers[place]
+        await self._council.ask(letter, ballot, limit, ORDINARY, list(places))
+        self._silent = self._silent - ballot.answers.keys() | (set(places) - ballot.answers.keys())
+        return ballot.answers
 
     def _note(
         self,
@@ -286,25 +302,15 @@ class RedlockRoll:
         suspect.stamp.by_place[place] = ends
 
     async def free(self, suspects: Sequence[Suspect], deadline: float) -> list[bool | None]:
-        freed: list[bool | None] = [None] * len(suspects)
-        for place in range(len(self._council.members)):
-            some = [n for n, suspect in enumerate(suspects) if place in suspect.stamp.by_place]
-            if not some:
-                continue
-            letter = self._writer.reap(
-                [
-                    (suspects[n].name, suspects[n].token, suspects[n].stamp.by_place[place])
-                    for n in some
-                ],
-                EXACTLY,
-            )
-            try:
-                replies = await self._ask(place, letter, deadline)
-            except Unavailable:
-                continue
-            for number, reply in zip(some, replies, strict=True):
-                freed[number] = bool(freed[number]) or reply == 1
-        return freed
+        votes = [(suspect.name, suspect.token, suspect.stamp.by_place) for suspect in suspects]
+        ballot = Everybody(len(self._council.members))
+        limit = min(deadline, self._port.now() + self._patience)
+        # All nodes at once: who waits looks when the first has called, and soon gives up looking.
+        await self._council.ask(self._writer.reap(votes, EXACTLY), ballot, limit, ORDINARY)
+        if not ballot.answers:
+            return [None] * len(suspects)
+        said = zip(*ballot.answers.values(), strict=True)
+        return [any(reply == 1 for reply in replies) for replies in said]
 
     async def close(self) -> None:
         """Its connections are the backend's."""

@@ -7,7 +7,8 @@ try again, within the caller's deadline, when the database says that somebody wa
 of another version are refused.
 
 Hazard: a database goes on waiting for a row when its client has hung up. So its own limit of such a
-wait is set from the caller's deadline, whole seconds at least, as MySQL has no less.
+wait is set from the caller's deadline, whole seconds at least, as MySQL has no less; and only ever
+lowered, as who waits for less time is asked again, and setting it anew is a statement.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = ["Desk", "Moved"]
 
 T = TypeVar("T")
 
-LONGEST_WAIT = 5
+LONGEST_WAIT = 2
 """Seconds that a statement waits for a row at most, before it is asked again."""
 
 NOTHING: tuple[Statement, ...] = ()
@@ -211,13 +212,12 @@ class Desk:
             return NOTHING
         left = deadline - self._port.now()
         wanted = LONGEST_WAIT if left > LONGEST_WAIT - 1 else max(1, math.ceil(left))
-        if session.settings.get("patience") == wanted:
+        known = session.settings.get("patience")
+        if known is not None and known <= wanted:
             return NOTHING
         session.settings["wanted"] = wanted
-        said: list[Statement] = [self.dialect.patience(wanted)]
-        if "patience" not in session.settings:
-            said.extend((text, ()) for text in self.dialect.setup)
-        return said
+        setup = self.dialect.setup if known is None else ()
+        return [*((text, ()) for text in setup), self.dialect.patience(wanted)]
 
     async def _prepare(self, session: Session, deadline: float) -> None:
         """Those settings; and whether the tables are ours, before anything is written to them."""

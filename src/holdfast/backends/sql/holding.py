@@ -131,8 +131,11 @@ class Holding(Bound):
             if not await self._cancelled(session, deadline):
                 return None
             try:
+                # If it struck between two statements it is lost, and the wait goes on: then the
+                # session is ended. (Cancelled twice, it could not be used again, either.)
+                limit = min(deadline, self._port.now() + GRACE)
                 while session.awaited:
-                    result = await session.next(deadline)
+                    result = await session.next(limit)
                     if result is None:
                         return None
                     record.results.append(result)
@@ -158,7 +161,8 @@ class Holding(Bound):
                 return None
             record.results.append(result)
         record.leaving = 0.0
-        return speech.released(record.results)
+        # None if it was asked before, and whoever asked was cancelled before the answer.
+        return speech.released(record.results) if record.results else None
 
     async def release(
         self, grant: Grant, tombstone: bool, deadline: float

@@ -2,7 +2,8 @@
 
 Contract: `core/backend.py`. Uncontended, an exclusive claim is one UPDATE that commits itself, and
 so is its release: guarded by the expiry and by `line`, which says that more is known of the name
-than one holder. Everything else is a step (`step.py`), under the lock of the name's row.
+than one holder. Everything else is a step (`step.py`), under the lock of the name's row; a name of
+which a line was seen last is not tried by one statement first, which would be in vain.
 
 A release hands over by writing the next in line into the row, for a `window`, and calls it; the one
 called confirms by a statement of its own, which makes it the full lease and dates it: from before
@@ -53,6 +54,13 @@ __all__ = ["RowBackend"]
 AT_ONCE = 0.01
 """Seconds in which a bell that hangs does not ring: who finds one quicker must not spin."""
 
+RECENT = 1.0
+"""Seconds for which a name that was busy may be called so without another look: whoever has no time
+for one is told that it is busy. A silent database is not, for longer."""
+
+NAMES = 1000
+"""So many names of which a line was seen are remembered."""
+
 ONE_LOOK = 2.0
 """Seconds that a waiter's own look may take; then it is made again."""
 
@@ -73,6 +81,7 @@ class RowBackend(TableBackend):
         if self._wake:
             self._window = max(self._window, WINDOW)
         self._bells: Bells | None = None
+        self._lines: dict[str, float] = {}  # names that others wanted when last seen: when
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
@@ -108,7 +117,11 @@ class RowBackend(TableBackend):
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         busy: Busy | None = None
-        if claim.mode is EXCLUSIVE:
+        if queue and (seen_at := self._lines.get(claim.name)) is not None:
+            moment = self._port.now()
+            busy = Busy() if moment - seen_at < RECENT else None
+            self._sweeper.perhaps(moment)
+        elif claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
             info = self._info(claim.info)
@@ -153,6 +166,7 @@ class RowBackend(TableBackend):
         def decide(line: Line) -> tuple[Line, Entry | None] | Buried:
             if owner in line.graves:
                 return Buried()
+            self._remember(claim, line)
             if owner in line.holders:  # asking twice is asking once
                 return line, line.confirm(owner)
             if line.mine is not None:
@@ -278,6 +292,7 @@ class RowBackend(TableBackend):
         owner = claim.owner.encode()
 
         def look(line: Line) -> tuple[Line, Entry | None]:
+            self._remember(claim, line)
             if owner in line.holders:
                 return line, line.confirm(owner)
             line.stay()
@@ -338,7 +353,7 @@ class RowBackend(TableBackend):
     async def _release(
         self, claim: Claim, tombstone: bool, deadline: float
     ) -> Released | AlreadyLost | Unknown:
-        if claim.mode is EXCLUSIVE and not tombstone:
+        if claim.mode is EXCLUSIVE and not tombstone and claim.name not in self._lines:
             values = (claim.name.encode(), claim.owner.encode())
             given = await self._desk.ask(self._words.give, values, deadline)
             if isinstance(given, Unknown):
@@ -361,9 +376,23 @@ class RowBackend(TableBackend):
             if tombstone:
                 line.bury(owner, microseconds(claim.ttl))
 
+        def left(line: Line) -> bool:
+            self._remember(claim, line)
+            return held
+
         return await self._steps.step(
-            claim.name.encode(), owner, leave, lambda _: held, deadline, make=tombstone
+            claim.name.encode(), owner, leave, left, deadline, make=tombstone
         )
+
+    def _remember(self, claim: Claim, line: Line) -> None:
+        """Whether others want this name, so that one statement alone would be in vain."""
+        others = len(line.holders) - (claim.owner.encode() in line.holders)
+        if others or line.waiters or not line.complete:
+            if len(self._lines) >= NAMES:
+                self._lines.clear()
+            self._lines[claim.name] = self._port.now()
+        else:
+            self._lines.pop(claim.name, None)
 
 
 def _nothing(line: Line) -> None:

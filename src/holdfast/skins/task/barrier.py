@@ -15,7 +15,6 @@ class Barrier:
     def __init__(self, client: Client, plan: barrier.Plan) -> None:
         self._client = client
         self._plan = plan
-        self.name = plan.name
 
     async def wait(self, timeout: float | None = None) -> int:
         """Until all parties are here; the number of one's arrival, from 0. `BrokenBarrier` if one
@@ -46,6 +45,11 @@ class Barrier:
     async def broken(self) -> bool:
         """Whether it is broken. Old news when you read it."""
         return bool((await barrier.state(self._client._engine(), self._plan)).broken)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._plan.name
 
     def __repr__(self) -> str:
         return f"<Barrier {self.name!r} parties={self._plan.parties}>"

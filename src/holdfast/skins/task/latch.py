@@ -15,7 +15,6 @@ class Latch:
     def __init__(self, client: Client, plan: latch.Plan) -> None:
         self._client = client
         self._plan = plan
-        self.name = plan.name
 
     async def count_down(self, n: int = 1) -> int:
         """Count; how many are left then. An open latch stays as it is."""
@@ -29,6 +28,11 @@ class Latch:
     async def count(self) -> int:
         """How many are left."""
         return await latch.count(self._client._engine(), self._plan)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._plan.name
 
     def __repr__(self) -> str:
         return f"<Latch {self.name!r} count={self._plan.count}>"

@@ -25,6 +25,7 @@ from holdfast.core.handle import (
 )
 from holdfast.core.options import LockOptions, Want
 from holdfast.errors import LeaseLost
+from holdfast.toolbox.transact import transact
 from holdfast.types import Busy
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Lease(Fenced, BaseLease):
     ) -> int:
         """Put and delete keys of yours in the lease's own store, all in one step and only while
         the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
-        return await self._transact(put, delete)
+        return await transact(self, put, delete)
 
 
 class Permit(Unfenced, BaseLease):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.core.handle import refused
 from holdfast.core.options import checked_timeout
@@ -15,23 +16,22 @@ from holdfast.types import Busy
 if TYPE_CHECKING:
     from holdfast.aio import Locks
 
-__all__ = ["Once"]
+__all__ = ["Hold", "Once", "Using"]
 
 T = TypeVar("T")
 
 
-class Using(Lease):
+class Using(Lease, Generic[T]):
     """A value in use: nobody replaces it meanwhile."""
 
     __slots__ = ("value",)
-    value: Any
+    value: T
 
 
-class Hold(Acquirable[Using]):
+class Hold(Acquirable[Using[T]]):
     """What `hold()` gives to `async with`."""
 
     __slots__ = ("_compute", "_recipe")
-    _lease = Using
 
     def __init__(self, client: Locks, recipe: once.Recipe, compute: once.Compute) -> None:
         super().__init__(client, recipe.sharing, cancel_on_lost=True)
@@ -43,7 +43,7 @@ class Hold(Acquirable[Using]):
         leases = list(self._leases.items())
         return any(taker is context and lease.held for lease, taker in leases)
 
-    async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using | None:
+    async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using[T] | None:
         coming = self._coming.pop(self._context(), None) if entering else None
         use = once.Use(self._client._engine(), self._recipe)
         try:
@@ -53,7 +53,7 @@ class Hold(Acquirable[Using]):
                 if entering:
                     raise refused(self._want, hold, timeout)
                 return None
-            lease = Using(use.acquisition, hold, self)
+            lease = Using[T](use.acquisition, hold, self)
             lease.value = value
             self._keep(lease, entering, coming)
             return lease
@@ -74,7 +74,7 @@ class Once(Generic[T]):
 
         async def call() -> T:
             coming = compute()
-            if not isinstance(coming, Awaitable):
+            if not inspect.isawaitable(coming):  # whatever its type says
                 raise Misconfigured(
                     "compute must be a coroutine function here: a plain one belongs to a client "
                     "from holdfast.connect(), and would stop this event loop"
@@ -84,8 +84,7 @@ class Once(Generic[T]):
         self._client = client
         self._recipe = recipe
         self._compute: once.Compute = call
-        self._hold: Hold | None = None
-        self.name = recipe.name
+        self._hold: Hold[T] | None = None
 
     async def get(self, timeout: float | None = None) -> T:
         """The value: read, or computed if there is none. `timeout` is for waiting, as that of
@@ -96,7 +95,7 @@ class Once(Generic[T]):
         engine = self._client._engine()
         return cast(T, await once.get(engine, recipe, self._compute, patience, inside))
 
-    def hold(self) -> Hold:
+    def hold(self) -> Hold[T]:
         """`async with token.hold() as using: ... using.value`: it is not replaced meanwhile."""
         if self._hold is None:
             self._hold = Hold(self._client, self._recipe, self._compute)
@@ -108,6 +107,11 @@ class Once(Generic[T]):
         recipe = self._recipe
         patience = recipe.timeout if timeout is None else checked_timeout(timeout)
         await once.invalidate(self._client._engine(), recipe, value, patience)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._recipe.name
 
     def __repr__(self) -> str:
         return f"<Once {self.name!r} ttl={self._recipe.ttl:g}>"

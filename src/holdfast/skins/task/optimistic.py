@@ -12,6 +12,7 @@ class Optimistic:
     """A version to be compared when the work is done; nothing is held meanwhile."""
 
     def __init__(self, client: Client, name: str) -> None:
+        optimistic.check(client.capabilities)
         self._client = client
         self.name = name
 

@@ -16,7 +16,6 @@ class Barrier:
     def __init__(self, client: Client, plan: barrier.Plan) -> None:
         self._client = client
         self._plan = plan
-        self.name = plan.name
 
     def wait(self, timeout: float | None = None) -> int:
         """Until all parties are here; the number of one's arrival, from 0. `BrokenBarrier` if one
@@ -47,6 +46,11 @@ class Barrier:
     def broken(self) -> bool:
         """Whether it is broken. Old news when you read it."""
         return bool(drive(barrier.state(self._client._engine(), self._plan)).broken)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._plan.name
 
     def __repr__(self) -> str:
         return f"<Barrier {self.name!r} parties={self._plan.parties}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,12 +50,25 @@ class Leadership(Lease):
 class Seat(Acquirable[Leadership]):
     """One campaign, and what came of it."""
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_election")
     _lease = Leadership
 
-    def __init__(self, client: Locks, want: Want, data: bytes) -> None:
-        super().__init__(client, want)
+    def __init__(self, election: Election, data: bytes) -> None:
+        super().__init__(election._client, election._want)
         self._data = data
+        self._election = weakref.ref(election)  # which keeps us, if it is kept itself
+
+    def _be_kept(self, yes: bool) -> None:
+        """The election keeps the lease alive, and resign() finds it."""
+        election = self._election()
+        if election is not None and yes:
+            election._seats[self] = None
+        elif election is not None:
+            election._seats.pop(self, None)
+
+    @property
+    def _over(self) -> bool:
+        return all(lease._hold.end for lease in list(self._leases))
 
     def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Leadership | None:
         coming = self._coming.pop(self._context(), None) if entering else None
@@ -67,10 +81,12 @@ class Seat(Acquirable[Leadership]):
                 return None
             lease = Leadership(acquisition, hold, self)
             self._keep(lease, entering, coming)
+            self._be_kept(True)
             return lease
         except BaseException:
             acquisition.abandon()
             self._forget(acquisition)
+            self._be_kept(False)
             raise
 
 
@@ -99,15 +115,13 @@ class Election:
         self._client = client
         self._want = want
         self._seats: dict[Seat, None] = {}
-        self.name = name
+        self._name = name
 
     def _seat(self, value: Any) -> Seat:
-        for old in [seat for seat in self._seats if not seat._leases]:
+        for old in [seat for seat in list(self._seats) if seat._over]:
             self._seats.pop(old, None)
         proclaimed = dict(self._client._engine().identity) if value is None else value
-        seat = Seat(self._client, self._want, encode(proclaimed))
-        self._seats[seat] = None  # keeps its lease alive, and resign() finds it
-        return seat
+        return Seat(self, encode(proclaimed))
 
     def campaign(self, value: Any = None, timeout: float | None = None) -> Leadership | None:
         """Stand in line and lead: what the leader holds, or None when time ran out. `value`: what
@@ -148,6 +162,11 @@ class Election:
             except LeaseLost as loss:
                 if loss.name != self._want.name:
                     raise
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
 
     def __repr__(self) -> str:
         return f"<Election {self.name!r} ttl={self._want.ttl:g}>"

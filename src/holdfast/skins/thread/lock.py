@@ -24,6 +24,7 @@ from holdfast.core.handle import (
 )
 from holdfast.core.options import Want
 from holdfast.ports.thread import drive
+from holdfast.toolbox.transact import transact
 from holdfast.types import Busy
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Lease(Fenced, BaseLease):
     ) -> int:
         """Put and delete keys of yours in the lease's own store, all in one step and only while
         the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
-        return drive(self._transact(put, delete))
+        return drive(transact(self, put, delete))
 
 
 class Permit(Unfenced, BaseLease):

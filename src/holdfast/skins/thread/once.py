@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.core.handle import refused
 from holdfast.core.options import checked_timeout
@@ -17,23 +17,22 @@ from holdfast.types import Busy
 if TYPE_CHECKING:
     from holdfast.sync import Locks
 
-__all__ = ["Once"]
+__all__ = ["Hold", "Once", "Using"]
 
 T = TypeVar("T")
 
 
-class Using(Lease):
+class Using(Lease, Generic[T]):
     """A value in use: nobody replaces it meanwhile."""
 
     __slots__ = ("value",)
-    value: Any
+    value: T
 
 
-class Hold(Acquirable[Using]):
+class Hold(Acquirable[Using[T]]):
     """What `hold()` gives to `with`."""
 
     __slots__ = ("_compute", "_recipe")
-    _lease = Using
 
     def __init__(self, client: Locks, recipe: once.Recipe, compute: once.Compute) -> None:
         super().__init__(client, recipe.sharing)
@@ -45,7 +44,7 @@ class Hold(Acquirable[Using]):
         leases = list(self._leases.items())
         return any(taker is context and lease.held for lease, taker in leases)
 
-    def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using | None:
+    def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using[T] | None:
         coming = self._coming.pop(self._context(), None) if entering else None
         use = once.Use(self._client._engine(), self._recipe)
         try:
@@ -55,7 +54,7 @@ class Hold(Acquirable[Using]):
                 if entering:
                     raise refused(self._want, hold, timeout)
                 return None
-            lease = Using(use.acquisition, hold, self)
+            lease = Using[T](use.acquisition, hold, self)
             lease.value = value
             self._keep(lease, entering, coming)
             return lease
@@ -81,8 +80,7 @@ class Once(Generic[T]):
         self._client = client
         self._recipe = recipe
         self._compute: once.Compute = call
-        self._hold: Hold | None = None
-        self.name = recipe.name
+        self._hold: Hold[T] | None = None
 
     def get(self, timeout: float | None = None) -> T:
         """The value: read, or computed if there is none. `timeout` is for waiting, as that of
@@ -93,7 +91,7 @@ class Once(Generic[T]):
         engine = self._client._engine()
         return cast(T, drive(once.get(engine, recipe, self._compute, patience, inside)))
 
-    def hold(self) -> Hold:
+    def hold(self) -> Hold[T]:
         """`with token.hold() as using: ... using.value`: the value is not replaced meanwhile."""
         if self._hold is None:
             self._hold = Hold(self._client, self._recipe, self._compute)
@@ -105,6 +103,11 @@ class Once(Generic[T]):
         recipe = self._recipe
         patience = recipe.timeout if timeout is None else checked_timeout(timeout)
         drive(once.invalidate(self._client._engine(), recipe, value, patience))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._recipe.name
 
     def __repr__(self) -> str:
         return f"<Once {self.name!r} ttl={self._recipe.ttl:g}>"

@@ -37,7 +37,7 @@ class Barrier(Theme):
         arrived: list[int] = []
 
         async def party(barrier: aio.Barrier) -> list[int]:
-            numbers = []
+            numbers: list[int] = []
             for turn in range(rounds):
                 arrived.append(turn)
                 numbers.append(await barrier.wait(timeout=2 * LONG))

@@ -83,6 +83,25 @@ class Election(Theme):
         assert seen.fence == second.fence
         await second.release()
 
+    @pytest.mark.req("B5", "B1", "eviction")
+    async def test_a_leader_of_the_past_is_silent(self, api: Api) -> None:
+        """It does not know yet that another one leads; what it says is refused by its token."""
+        ready(api)
+        api.need_inspection()
+        for name in ("speaks", "resigns"):
+            first = await leads(api.here.election(name), "first")
+            assert await api.there.evict(PREFIX + name) == 1
+            second = await leads(api.there.election(name), "second")
+            if name == "speaks":
+                with pytest.raises(LeaseLost):
+                    await first.proclaim("late")
+            await first.release()
+            assert not first.held
+            seen = await api.there.election(name).leader()
+            assert seen is not None
+            assert (seen.value, seen.fence) == ("second", second.fence)
+            await second.release()
+
     @pytest.mark.req("B5", "R2")
     async def test_that_a_leader_is_gone_and_nobody_follows_is_news_too(self, api: Api) -> None:
         ready(api)

@@ -27,6 +27,7 @@ from holdfast.testing.conformance.modes import Modes
 from holdfast.testing.conformance.multi import Multi
 from holdfast.testing.conformance.names import Names
 from holdfast.testing.conformance.once import Once
+from holdfast.testing.conformance.optimistic import Optimists
 from holdfast.testing.conformance.processes import Processes
 from holdfast.testing.conformance.protocol import Protocol
 from holdfast.testing.conformance.reentrancy import Reentrancy
@@ -48,9 +49,14 @@ class Suite:
         """Override to use fixtures: `return Mine(request.getfixturevalue("my_server"))`."""
         return cls.strategy()
 
+    @classmethod
+    def ports_of(cls, function: object, config: pytest.Config) -> tuple[str, ...]:
+        """The ports that a test runs on, of those that it is for."""
+        return tuple(getattr(function, "ports", PORTS))
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "api" in metafunc.fixturenames:
-            ports = getattr(metafunc.function, "ports", PORTS)
+            ports = self.ports_of(metafunc.function, metafunc.config)
             ids = [f"{self.strategy.name}-{port}" for port in ports]
             metafunc.parametrize("api", ports, ids=ids, indirect=True)
 
@@ -81,6 +87,7 @@ class ConformanceSuite(
     Names,
     Inspection,
     Cells,
+    Optimists,
     Protocol,
     Faults,
     Ghosts,

@@ -48,6 +48,7 @@ MIRRORS: dict[type, type] = {
     sync.Observation: aio.Observation,
     sync.Latch: aio.Latch,
     sync.Barrier: aio.Barrier,
+    sync.Optimistic: aio.Optimistic,
 }
 
 _END = object()

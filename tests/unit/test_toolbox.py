@@ -1,0 +1,411 @@
+"""Once, election, latch, barrier: the rules that a few lines decide, in front of a store whose
+answers are lost at will. What every store must do with them is in the conformance suite."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.hold import Hold
+from holdfast.ports.thread import drive
+from holdfast.toolbox import barrier, latch
+from holdfast.toolbox.barrier import State
+from holdfast.types import Cell, CellConflict, Unknown
+
+numbers = itertools.count()
+Answer = Cell | CellConflict | Unknown
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://toolbox{next(numbers)}"
+
+
+@pytest.fixture
+def locks(url: str) -> Iterator[holdfast.Locks]:
+    with holdfast.connect(url) as locks:
+        yield locks
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[holdfast.Locks]:
+    with holdfast.connect(url) as locks:
+        yield locks
+
+
+class Faulty:
+    """In front of a client's cells: what it wrote, and what becomes of the answers."""
+
+    def __init__(self, locks: holdfast.Locks) -> None:
+        backend: Any = locks._engine().backend
+        self._write = backend.cell_write
+        self.written: list[dict[str, Any]] = []
+        self.losing = 0  # so many answers, of requests that are applied
+        self.refusing = 0  # so many requests, of which nobody hears
+        self.then: Callable[[], None] = lambda: None  # before the caller learns of a loss
+        backend.cell_write = self.write
+
+    async def write(self, name: str, value: bytes | None, **how: Any) -> Answer:
+        self.written.append({"name": name, "value": value, **how})
+        if self.refusing:
+            self.refusing -= 1
+            self.then()
+            return Unknown("refused")
+        answer: Answer = await self._write(name, value, **how)
+        if self.losing:
+            self.losing -= 1
+            self.then()
+            return Unknown("lost")
+        return answer
+
+
+# -- latch -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B5", "law 2")
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_a_lost_count_is_found_behind_those_of_others(
+    locks: holdfast.Locks, other: holdfast.Locks, others: int
+) -> None:
+    faulty = Faulty(locks)
+    faulty.losing = 1
+    beside = other.latch("x", 100)
+
+    def count() -> None:
+        for _ in range(others):
+            beside.count_down()
+
+    faulty.then = count
+    locks.latch("x", 100).count_down()
+    assert beside.count() == 100 - 1 - others
+
+
+@pytest.mark.req("B5", "law 2")
+def test_a_count_that_never_arrived_is_sent_again(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    faulty = Faulty(locks)
+    faulty.refusing = 2
+    beside = other.latch("x", 100)
+    faulty.then = lambda: (beside.count_down(), None)[1]
+    locks.latch("x", 100).count_down()
+    assert beside.count() == 100 - 1 - 2
+
+
+@pytest.mark.req("B5", "law 2")
+def test_nobody_remembers_a_count_so_it_is_not_repeated(
+    locks: holdfast.Locks, other: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latch, "MEMORY", 3)
+    faulty = Faulty(locks)
+    faulty.losing = 1
+    beside = other.latch("x", 100)
+
+    def count() -> None:
+        for _ in range(4):
+            beside.count_down()
+
+    faulty.then = count
+    with pytest.raises(holdfast.Unavailable, match="not known"):
+        locks.latch("x", 100).count_down()
+    assert beside.count() == 100 - 1 - 4
+    assert len(faulty.written) == 1
+
+
+# -- barrier ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B5", "law 2")
+def test_an_arrival_whose_answer_is_lost_counts_once(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    faulty = Faulty(locks)
+    mine, theirs = locks.barrier("x", 2), other.barrier("x", 2)
+    numbers: list[int] = []
+    for first, second in ((theirs, mine), (mine, theirs)):
+        # Who comes last ends the round by its write; who comes first is in it by its own.
+        faulty.losing = 1
+        arrived = threading.Thread(target=lambda one=first: numbers.append(one.wait(timeout=10)))
+        arrived.start()
+        while theirs.waiting() < 1:
+            pass
+        assert second.wait(timeout=10) == 1
+        arrived.join()
+        assert theirs.waiting() == 0
+    assert numbers == [0, 0]
+    assert faulty.losing == 0
+
+
+@pytest.mark.req("B5", "law 2")
+def test_an_arrival_of_which_nothing_is_known_any_more_says_so(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    """Two rounds went by before it could look: it may have been in the first."""
+    faulty = Faulty(locks)
+    faulty.losing = 1
+
+    def two_rounds() -> None:
+        for _ in range(2):
+            other.barrier("x", 1).wait()
+
+    faulty.then = two_rounds
+    with pytest.raises(holdfast.Unavailable, match="not known"):
+        locks.barrier("x", 1).wait()
+
+
+@pytest.mark.req("B5")
+def test_who_is_slow_to_look_still_learns_how_its_generation_ended() -> None:
+    with holdfast.connect(f"memory://toolbox{next(numbers)}") as locks:
+        plan = locks.barrier("x", 2)._plan
+        party = barrier.Party(locks._engine(), plan)
+        arrival = barrier.Arrival(7, 0, barrier.WAITS)
+
+        def later(state: State) -> int | None:
+            return party._met(arrival, Cell(state.data(), 1))
+
+        assert later(State(2, 7, [party.id])) is None
+        assert later(State(2, 8, [], ends="t")) == 0
+        assert later(State(2, 10, [], ends="trr")) == 0
+        for state in (
+            State(2, 7, [party.id], "somebody died"),
+            State(2, 7, []),  # it was forgotten, and made anew
+            State(2, 0, []),
+            State(2, 8, [], ends="r"),
+            State(2, 10, [], ends="rtt"),
+            State(2, 7 + 65, [], ends="t" * 64),
+        ):
+            with pytest.raises(holdfast.BrokenBarrier):
+                later(state)
+
+
+@pytest.mark.req("B5")
+def test_a_party_whose_own_presence_is_lost_does_not_wait_on(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            locks.barrier("x", 2, ttl=0.6).wait(timeout=30)
+        except holdfast.HoldfastError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not other.inspect("barrier:"):
+        pass
+    other.evict("barrier:x")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert isinstance(ended[0], holdfast.BrokenBarrier)
+
+
+@pytest.mark.req("B5", "R2", "holder killed -9")
+def test_a_party_that_died_is_missed_though_others_live(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    engine = other._engine()
+    dead = barrier.Party(engine, other.barrier("x", 3)._plan)
+    hold = drive(dead.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    drive(dead._arrive(hold, -1.0))
+    drive(engine.release(hold, dead.acquisition))  # as when its lease is over
+    with pytest.raises(holdfast.BrokenBarrier, match="died"):
+        locks.barrier("x", 3, ttl=0.3).wait(timeout=30)
+
+
+@pytest.mark.req("B5")
+def test_ids_of_all_parties_fit_in_a_cell() -> None:
+    full = ["0" * 16] * barrier.MOST
+    assert len(State(barrier.MOST, 2**40, full, "x" * 100, full, "t" * 64).data()) < 65536
+
+
+# -- once ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R70", "B5", "law 1")
+def test_the_time_of_a_value_counts_from_before_it_was_computed(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = Faulty(locks)
+    port: Any = locks._engine().port
+    now = port.now
+    late = 0.0
+    port.now = lambda: now() + late
+
+    def compute() -> str:
+        nonlocal late
+        late += 20.0
+        return "slow"
+
+    token = locks.once("x", 100, compute, ahead=30, lease=1000)
+    assert token.get() == "slow"
+    kept, fresh = faulty.written
+    assert kept["ttl"] <= 80
+    assert fresh["ttl"] <= 50
+    assert kept["fence"] is not None
+    assert fresh["fence"] == kept["fence"]
+
+
+@pytest.mark.req("R70", "B5")
+def test_what_took_longer_than_its_time_is_not_kept(
+    locks: holdfast.Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty = Faulty(locks)
+    port: Any = locks._engine().port
+    now = port.now
+    late = 0.0
+    port.now = lambda: now() + late
+
+    def compute() -> str:
+        nonlocal late
+        late += 20.0
+        return "too slow"
+
+    assert locks.once("x", 10, compute, lease=1000).get() == "too slow"
+    assert faulty.written == []
+    assert "longer than its ttl" in caplog.text
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_computation_that_lost_its_claim_writes_nothing(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    """Though nobody else has written yet: its value may be worthless already."""
+    faulty = Faulty(locks)
+    computed: list[int] = []
+
+    def compute() -> str:
+        computed.append(1)
+        if len(computed) == 1:
+            other.evict("once:x")
+            for hold in list(locks._engine().keeper._holds.values()):
+                if hold.claim.name == "once:x":
+                    with pytest.raises(holdfast.LeaseLost):
+                        drive(locks._engine().renew(hold))
+            assert faulty.written == []
+        return f"value {len(computed)}"
+
+    assert locks.once("x", 100, compute).get() == "value 2"
+
+
+@pytest.mark.req("R70", "B5", "law 2")
+def test_a_value_whose_answer_is_lost_is_stored(locks: holdfast.Locks) -> None:
+    faulty = Faulty(locks)
+    faulty.losing = 2
+    token = locks.once("x", 100, lambda: b"value")
+    assert token.get() == b"value"
+    assert token.get() == b"value"
+    assert len(faulty.written) == 4
+
+
+@pytest.mark.req("R70", "B5")
+def test_an_expired_value_inside_hold_is_an_error_and_no_deadlock(locks: holdfast.Locks) -> None:
+    token = locks.once("x", 100, lambda: "value")
+    with token.hold():
+        token.invalidate("value")
+        with pytest.raises(holdfast.Misconfigured, match="wait for itself"):
+            token.get()
+
+
+@pytest.mark.req("B5")
+def test_a_coroutine_function_is_refused_by_the_blocking_client(locks: holdfast.Locks) -> None:
+    async def compute() -> str:
+        return "value"
+
+    with pytest.raises(holdfast.Misconfigured, match="aio"):
+        locks.once("x", 10, compute)
+    for ttl, ahead in ((0, None), (10, 10), (10, -1), (float("inf"), None)):
+        with pytest.raises(holdfast.Misconfigured):
+            locks.once("x", ttl, lambda: 1, ahead=ahead)
+
+
+# -- election --------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B5")
+def test_what_a_dropped_election_led_is_given_back(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    assert locks.election("x").campaign() is not None  # nobody keeps it
+    leadership = other.election("x").campaign(timeout=10)
+    assert leadership
+    assert leadership.release()
+
+
+@pytest.mark.req("B5")
+def test_an_election_keeps_what_it_has_won(locks: holdfast.Locks, other: holdfast.Locks) -> None:
+    election = locks.election("x")
+    assert election.campaign("here")
+    assert other.election("x").campaign(timeout=0) is None
+    assert election.resign() is True
+    assert election.resign() is False
+
+
+@pytest.mark.req("B5")
+def test_nobody_can_say_that_nobody_leads_and_the_line_says_it(
+    locks: holdfast.Locks, other: holdfast.Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend: Any = locks._engine().backend
+    leadership = locks.election("x").campaign("here")
+    assert leadership is not None
+
+    async def away(name: str, value: bytes | None, **how: Any) -> Answer:
+        raise holdfast.Unavailable("away")
+
+    locks._engine().request_timeout = 0.05
+    backend.cell_write = away
+    assert leadership.release() is True
+    assert "could not say" in caplog.text
+    assert other.election("x").leader() is None
+
+
+@pytest.mark.req("B5")
+def test_closed_clients_refuse_all_tools(url: str) -> None:
+    locks = holdfast.connect(url)
+    once, election = locks.once("x", 10, lambda: 1), locks.election("x")
+    tools: list[Callable[[], Any]] = [
+        once.get, once.invalidate, election.campaign, election.leader,
+        lambda: next(election.observe()), locks.latch("x", 1).count_down,
+        locks.latch("x", 1).wait, locks.barrier("x", 2).wait, locks.barrier("x", 2).reset,
+    ]  # fmt: skip
+    locks.close()
+    for tool in tools:
+        with pytest.raises(holdfast.Closed):
+            tool()
+
+
+@pytest.mark.req("B5")
+def test_closing_a_client_ends_its_waits(url: str) -> None:
+    locks = holdfast.connect(url)
+    leadership = locks.election("x").campaign()
+    ended: list[type[BaseException]] = []
+
+    def wait(work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            ended.append(type(error))
+
+    threads = [
+        threading.Thread(target=wait, args=(work,))
+        for work in (locks.election("x").campaign, locks.barrier("x", 2).wait)
+    ]
+    for thread in threads:
+        thread.start()
+    with holdfast.connect(url) as other:
+        while len(other.inspect()) < 2 or not other.inspect("election:")[0].waiters:
+            pass
+        locks.close()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(error.__name__ for error in ended) == ["BrokenBarrier", "Closed"] or (
+            ended == [holdfast.Closed, holdfast.Closed]
+        )
+        assert leadership is not None
+        assert not leadership.held
