@@ -56,9 +56,17 @@ coverage: venv ## the quick suite with branch coverage; pages in build/coverage
 bench: venv ## measure
 	@$(run) -m bench $(ARGS)
 
+.PHONY: docs
+docs: ## the documentation site, in build/site: offline, strict, no dead links
+	@scripts/venv .venv-docs docs && .venv-docs/bin/python scripts/docs_site.py
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --clean --config-file build/docs.yml >build/docs.log 2>&1 \
+	 || { grep -v ^INFO build/docs.log; exit 1; }
+	@echo build/site/index.html
+
 .PHONY: docs-map
-docs-map: venv ## docs/requirements.md anew, from the marks in the tests
+docs-map: venv ## docs/requirements.md, and the README's tables, anew
 	@$(run) scripts/requirements_map.py --write
+	@$(run) scripts/readme_tables.py --write
 
 .PHONY: docs-matrix
 docs-matrix: venv ## docs/reference/matrix.md anew, from the last `make test`
