@@ -11,7 +11,8 @@ that statement was sent (law 1). Who dies between costs the window, not its ttl.
 
 Law 3: a statement that arrives late finds `line` raised by the tombstone of its claim, in the very
 row that it would change: no snapshot can hide it.
-Partners: `table.py`, the rest of it; `words.py`, `rules.py`, `step.py`; `room.py`, where to wait.
+Partners: `leaving.py`, how claims end; `table.py`, the rest of it; `words.py`, `rules.py`,
+`step.py`; `room.py`, where to wait.
 """
 
 from __future__ import annotations
@@ -21,22 +22,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import shown
-from holdfast.backends.sql.bells import WINDOW, Bells
+from holdfast.backends.sql.bells import Bells
 from holdfast.backends.sql.dialect import Driver
+from holdfast.backends.sql.leaving import Leaving
 from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.presence import SqlRoll, appear
 from holdfast.backends.sql.room import Place, Ticket
 from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.session import Statement
-from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
+from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER
 from holdfast.backends.sql.words import WAITER
-from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
-from holdfast.core.port import Port
 from holdfast.core.presence import Link, Roll
 from holdfast.errors import Unavailable
 from holdfast.types import (
-    AlreadyLost,
     Buried,
     Busy,
     Capabilities,
@@ -44,7 +43,6 @@ from holdfast.types import (
     Grant,
     Lost,
     Mode,
-    Released,
     Renewed,
     Unknown,
 )
@@ -54,14 +52,11 @@ __all__ = ["RowBackend"]
 AT_ONCE = 0.01
 """Seconds in which a bell that hangs does not ring: who finds one quicker must not spin."""
 
-NAMES = 1000
-"""So many names of which a line was seen are remembered."""
-
 ONE_LOOK = 2.0
 """Seconds that a waiter's own look may take; then it is made again."""
 
 
-class RowBackend(TableBackend):
+class RowBackend(Leaving):
     capabilities = Capabilities(
         modes=frozenset(Mode),
         fairness="fifo",
@@ -73,21 +68,6 @@ class RowBackend(TableBackend):
     def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
         super().__init__(driver, values)
         self._pooler: str = values["pooler"]
-        self._wake = values.get("wake") == "named-lock"
-        if self._wake:
-            self._window = max(self._window, WINDOW)
-        self._bells: Bells | None = None
-        self._lines: dict[str, None] = {}  # names that others wanted when last seen
-
-    def open(self, port: Port, signals: Signals) -> None:
-        super().open(port, signals)
-        if self._wake:
-            self._bells = Bells(self._driver, port, self._limit)
-
-    async def close(self) -> None:
-        if self._bells is not None:
-            self._bells.close()
-        await super().close()
 
     # -- for the crash detector -------------------------------------------------------------------
 
@@ -340,79 +320,6 @@ class RowBackend(TableBackend):
             return None
         fence = None if claim.mode is Mode.PERMITS else words.number(result)
         return Grant(claim, valid_until(sent, claim.ttl), fence)
-
-    async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
-        self._room.call_off(claim.owner)
-        answer = await self._end(claim, tombstone, deadline)
-        if self._bells is not None:
-            await self._bells.ring(claim.owner)
-        return answer if isinstance(answer, Unknown) else RELEASED
-
-    async def release(
-        self, grant: Grant, tombstone: bool, deadline: float
-    ) -> Released | AlreadyLost | Unknown:
-        answer = await self._release(grant.claim, tombstone, deadline)
-        if self._bells is not None:
-            await self._bells.ring(grant.claim.owner)
-        return answer
-
-    async def _release(
-        self, claim: Claim, tombstone: bool, deadline: float
-    ) -> Released | AlreadyLost | Unknown:
-        if claim.mode is EXCLUSIVE and not tombstone and claim.name not in self._lines:
-            values = (claim.name.encode(), claim.owner.encode())
-            given = await self._desk.ask(self._words.give, values, deadline)
-            if isinstance(given, Unknown):
-                return given
-            if given.changed:
-                return RELEASED  # and nobody waits
-        answer = await self._end(claim, tombstone, deadline)
-        if isinstance(answer, Unknown):
-            return answer
-        return RELEASED if answer else AlreadyLost(NOT_OURS)
-
-    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
-        claim, owner = grant.claim, grant.claim.owner.encode()
-        shares = False
-
-        def share(line: Line) -> None:
-            nonlocal shares
-            shares = line.share(owner)
-
-        name = claim.name.encode()
-        answer = await self._steps.step(name, owner, share, lambda _: shares, deadline, make=False)
-        if isinstance(answer, Unknown):
-            return answer
-        return None if answer else Lost(NOT_OURS)
-
-    async def _end(self, claim: Claim, tombstone: bool, deadline: float) -> bool | Unknown | None:
-        """Out of the line or out of the lock, with hand-over; whether it held."""
-        owner = claim.owner.encode()
-        held = False
-
-        def leave(line: Line) -> None:
-            nonlocal held
-            held = line.remove(owner)
-            if tombstone:
-                line.bury(owner, microseconds(claim.ttl))
-
-        def left(line: Line) -> bool:
-            self._remember(claim, line)
-            return held
-
-        return await self._steps.step(
-            claim.name.encode(), owner, leave, left, deadline, make=tombstone
-        )
-
-    def _remember(self, claim: Claim, line: Line) -> None:
-        """Whether others want this name, so that one statement alone would be in vain."""
-        others = len(line.holders) - (claim.owner.encode() in line.holders)
-        if others or line.waiters or not line.complete:
-            if len(self._lines) >= NAMES:
-                self._lines.clear()
-            self._lines[claim.name] = None
-        else:
-            self._lines.pop(claim.name, None)
 
 
 def _nothing(line: Line) -> None:
