@@ -64,6 +64,7 @@ FIGURES = {
     "waiting": {"CPU s", "CPU % of a core", "all served after s"},
     "crash": {"p50 ms", "p99 ms", "max ms"},
     "away": {"p50", "p99"},
+    "stripes": {"ops per s"},
     "held": {"threads", "bytes per lease", "traced bytes per lease", "acquire us", "lost"},
 }
 OURS = {  # what only holdfast knows
