@@ -68,6 +68,7 @@ FIGURES = {
     "imports": {"wall ms", "CPU ms", "modules"},
     "once": {"half have it ms", "p99 ms", "all have it ms"},
     "election": {"p50 ms", "p99 ms", "max ms"},
+    "stripes": {"ops per s"},
     "held": {"threads", "bytes per lease", "traced bytes per lease", "acquire us", "lost"},
 }
 OURS = {  # what only holdfast knows
