@@ -59,7 +59,7 @@ REDLOCK = Store(
     # Waiters stand in no line, here as with every peer: what is measured is the votes.
     without=(
         "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
-        "waiting", "crash", "held", "imports",
+        "waiting", "crash", "held", "imports", "once", "election",
     ),
     served=True,
 )  # fmt: skip
@@ -87,7 +87,7 @@ THREE = Store(
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
-    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away", "imports"),
+    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away", "imports", "once"),
     served=True,
 )
 
@@ -103,6 +103,7 @@ POSTGRES = Store(
     {THREADS: "UPDATE and NOTIFY", PROCESSES: "UPDATE and NOTIFY"},
     without=_WITHOUT,
     served=True,
+    crowd=100,
 )
 MARIADB = Store(
     "mariadb",
@@ -111,10 +112,11 @@ MARIADB = Store(
     (_MARIADB, f"{_MARIADB}?wake=named-lock&max_connections=400"),
     without=_WITHOUT,
     served=True,
+    crowd=100,
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
-_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away", "imports")
+_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away", "imports", "once", "election")
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),

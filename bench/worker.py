@@ -110,6 +110,10 @@ class Worker:
         """Tasks with a lock of their own each."""
         return work.abreast(self.adapter, tasks, seconds)
 
+    def do_stripes(self, count: int, tasks: int, hold: float, seconds: float) -> int:
+        """Tasks that take any of so many stripes, again and again; how often they had one."""
+        return self.adapter.stripes(count, tasks, hold, seconds)
+
     def do_meter(self) -> Reading | None:
         """What the server had to do so far, if it keeps books."""
         meter = self._metered()

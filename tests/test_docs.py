@@ -415,6 +415,7 @@ def test_every_page_can_be_found_from_the_index() -> None:
     assert {named(page) for page in pages - linked} == set()
 
 
+@pytest.mark.timeout(300)  # all tests are collected, on a busy machine
 @pytest.mark.parametrize("script", ["requirements_map", "matrix"])
 def test_what_is_generated_is_up_to_date(script: str) -> None:
     ran = subprocess.run(

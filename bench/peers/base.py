@@ -94,6 +94,10 @@ class Adapter:
         and say what that took."""
         return {}
 
+    def stripes(self, count: int, tasks: int, hold: float, seconds: float) -> int:
+        """So many tasks take any of so many segments, again and again: how often they had one."""
+        raise NotImplementedError
+
     def left_over(self) -> int:
         """How many locks the store still knows, when all were released."""
         return 0

@@ -6,6 +6,7 @@ The one adapter that knows when a waiter stands in line, because the store says 
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import threading
@@ -158,6 +159,23 @@ class Tasks(_Common, AsyncAdapter):
                     pass
                 taken.append(now() - start)
         return taken
+
+    def stripes(self, count: int, tasks: int, hold: float, seconds: float) -> int:
+        return self.runner.run(self._stripes(count, tasks, hold, seconds))
+
+    async def _stripes(self, count: int, tasks: int, hold: float, seconds: float) -> int:
+        stripes, had = self.locks.stripes(f"bench {count}", count, **self._options), 0
+        over = time.monotonic() + seconds
+
+        async def buyer() -> None:
+            nonlocal had
+            while time.monotonic() < over:
+                async with stripes.any():
+                    await asyncio.sleep(hold)
+                had += time.monotonic() < over
+
+        await asyncio.gather(*(buyer() for _ in range(tasks)))
+        return had
 
     async def aclose(self) -> None:
         await self.locks.close()

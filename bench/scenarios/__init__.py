@@ -10,9 +10,12 @@ from bench.scenarios import (
     crash,
     crowd,
     drain,
+    election,
     handover,
     held,
     imports,
+    once,
+    stripes,
     uncontended,
     waiting,
 )
@@ -33,4 +36,7 @@ SCENARIOS: dict[str, Callable[[Plan], Iterator[Case]]] = {
     "held": held.run,
     "away": away.run,
     "imports": imports.run,
+    "stripes": stripes.run,
+    "once": once.run,
+    "election": election.run,
 }

@@ -115,9 +115,9 @@ def goals(target: Entrant, kind: str, waiters: int, floor: str = "") -> Iterator
         yield Goal(target.label, "store requests per change", at_most=2.5)
         yield Goal(target.label, "jain", at_least=0.99)
     elif target.scheme == "postgresql":
-        # However many wait: to stand in line (two, and two that try), to give it back (two, and one
-        # that tries), to make it one's own; and heartbeats.
-        yield Goal(target.label, "store requests per change", at_most=10)
+        # However many wait: two to stand in line, two to give it back, one to make it one's own,
+        # and heartbeats, and looks of who is told of a shorter lease.
+        yield Goal(target.label, "store requests per change", at_most=8)
         if floor:
             yield Goal(target.label, "hand-over p50", at_most=3, against=floor)
     elif target.scheme == "mysql":

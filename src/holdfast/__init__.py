@@ -26,6 +26,7 @@ from holdfast.errors import (
     StaleFence,
     Unavailable,
     Unsupported,
+    WouldDeadlock,
 )
 from holdfast.sync import (
     AnyStripe,
@@ -94,6 +95,7 @@ __all__ = [
     "TxnGuard",
     "Unavailable",
     "Unsupported",
+    "WouldDeadlock",
     "aio",
     "connect",
     "register",

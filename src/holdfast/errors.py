@@ -19,6 +19,7 @@ __all__ = [
     "StaleFence",
     "Unavailable",
     "Unsupported",
+    "WouldDeadlock",
 ]
 
 
@@ -81,6 +82,10 @@ class Misconfigured(HoldfastError, ValueError):
 
 class Unsupported(HoldfastError):
     """This backend cannot do what was asked; the message names one that can."""
+
+
+class WouldDeadlock(HoldfastError, RuntimeError):
+    """Waiting for this would be waiting for oneself: the caller reads what it asks to write."""
 
 
 class Closed(HoldfastError, RuntimeError):

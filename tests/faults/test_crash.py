@@ -127,10 +127,12 @@ def test_an_asyncio_client_is_watched_as_well(url: str, store: Store, tmp_path: 
     """Its link, too, is seen, and replaced when it is cut."""
 
     async def wait() -> None:
-        async with aio.connect(url) as locks, locks.lock("x", ttl=LONG, timeout=20) as lease:
-            for _ in range(3):
-                assert store.cut() >= 1
-                await asyncio.sleep(0.3 * GRACE)
+        patient = url.replace("crash_grace=1", "crash_grace=6")  # a busy machine is not to matter
+        async with aio.connect(patient) as locks, locks.lock("x", ttl=LONG, timeout=20) as lease:
+            for _ in range(2):
+                while not store.cut():  # a cut that is seen by the next ping takes a second here
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.3)
                 assert lease.held
 
     child = (
@@ -154,20 +156,23 @@ def test_an_asyncio_client_is_watched_as_well(url: str, store: Store, tmp_path: 
 
 
 @pytest.mark.req("client paused longer than its lease")
-def test_a_stopped_process_is_not_dead(url: str, tmp_path: Path) -> None:
-    """Below half the grace it costs nothing; above, the lease is uncertain, and held again."""
+def test_a_stopped_process_is_not_dead(store: Store, tmp_path: Path) -> None:
+    """Below half the grace it costs nothing; above, the lease is uncertain, and held again. With a
+    grace that a busy machine can keep."""
+    grace = 4.0
+    url = store.fresh(grace)
     with watching(url, tmp_path) as watch, Peer(url) as peer, holdfast.connect(url) as locks:
         watch.leads()
         peer.acquire("lock('x', ttl=60)")
-        for _ in range(3):
+        for _ in range(2):
             peer.signal(signal.SIGSTOP)
-            time.sleep(0.4 * GRACE)
+            time.sleep(0.4 * grace)
             peer.signal(signal.SIGCONT)
             assert peer.run("held[0].lost.is_set()") is False
             until(lambda: peer.run("held[0].held"), "held again")
         # Looked at by the very next line after the pause: no thread of holdfast has run before.
         peer.start("(os.kill(os.getpid(), signal.SIGSTOP), held[0].uncertain, held[0].held)[1:]")
-        time.sleep(2 * GRACE)
+        time.sleep(1.2 * grace)
         assert locks.lock("x").acquire(blocking=False) is None
         peer.signal(signal.SIGCONT)
         uncertain, held = peer.result()
@@ -323,7 +328,7 @@ def test_a_detector_is_stopped_between_its_look_and_freeing(
         presence = presence_of(peer)
         turned.turn()
         peer.signal(signal.SIGSTOP)
-        store.cut(presence)
+        until(lambda: store.cut(presence), "its link is cut")
         free = turned.roll.free
 
         async def late(suspects: list[Suspect], deadline: float) -> list[bool | None]:

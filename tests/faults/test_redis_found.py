@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Unavailable
-from tests.faults.redis import fresh, in_line, until, waiting
+from tests.faults.redis import Waiter, fresh, in_line, until, waiting
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -114,3 +114,35 @@ def test_clients_that_left_a_line_that_is_never_empty_are_forgotten(server: Redi
             lease.release()
             assert waiter.result()
             waiter.lease.release()
+
+
+@pytest.mark.req("law 6", "thousands of renewals due at once")
+def test_a_server_that_forgot_its_scripts_is_told_them_once(server: RedisServer) -> None:
+    """Each of a batch was asked for again by itself: leases by the thousand would be late."""
+    with holdfast.connect(fresh(server.url)) as locks:
+        leases = [locks.lock(f"x{number}", ttl=6, renew=2).acquire() for number in range(100)]
+        server.call("SCRIPT", "FLUSH")
+        before = calls(server, "eval"), calls(server, "evalsha")
+        until(lambda: calls(server, "evalsha") > before[1] + 150, "renewed", 20)
+        assert calls(server, "eval") - before[0] < 10
+        assert all(lease is not None and lease.held for lease in leases)
+
+
+@pytest.mark.req("R2", "waiter killed")
+def test_a_line_that_was_left_and_joined_again_expires(server: RedisServer) -> None:
+    """The last one in line left, and its keys were gone; who came next made new ones, believed that
+    they were kept, and if it died then they had no end."""
+    url = fresh(server.url)
+    prefix = url.partition("prefix=")[2]
+    with holdfast.connect(url) as locks:
+        lease = locks.lock("x").acquire()
+        assert lease
+        assert locks.lock("x").acquire(timeout=0.5) is None
+        waiter = Waiter(lambda: locks.lock("x").acquire(timeout=20))
+        in_line(locks, 1)
+        keys = server.call("KEYS", f"{prefix}:*")
+        assert isinstance(keys, list)
+        assert len(keys) >= 4
+        assert {key for key in keys if int(str(server.call("PTTL", str(key)))) < 0} == set()
+        lease.release()
+        assert waiter.result().release() is True

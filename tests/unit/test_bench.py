@@ -66,6 +66,8 @@ FIGURES = {
     "crash": {"p50 ms", "p99 ms", "max ms"},
     "away": {"p50", "p99"},
     "imports": {"wall ms", "CPU ms", "modules"},
+    "once": {"half have it ms", "p99 ms", "all have it ms"},
+    "election": {"p50 ms", "p99 ms", "max ms"},
     "held": {"threads", "bytes per lease", "traced bytes per lease", "acquire us", "lost"},
 }
 OURS = {  # what only holdfast knows

@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.core.acquire import Acquisition, GivenUp
+from holdfast.core.hold import Hold
+from holdfast.ports.thread import drive
+from holdfast.toolbox.stripes import AnyAcquisition, Place
 
 
 def until(happened: Callable[[], object], what: str) -> None:
@@ -75,3 +80,75 @@ def test_a_client_that_is_closed_ends_the_wait() -> None:
             assert isinstance(said[0], holdfast.Closed)
             until(lambda: not threads(), "nobody stands in line")
             assert not any(info.waiters for info in other.inspect())
+
+
+@pytest.mark.req("R11", "R1", "law 3")
+def test_what_is_being_withdrawn_is_given_to_nobody() -> None:
+    """Its claim was granted, and given up before that was noticed; somebody new waits by then."""
+    with holdfast.connect("memory://stripes-given-up") as locks:
+        stripes = locks.stripes("s", 1)
+        lines = stripes._lines(locks._engine())
+        waiter = stripes.any()._acquisition(locks._engine())
+        assert isinstance(waiter, AnyAcquisition)
+        lines._waiting.append(waiter)
+        place = Place(0, Acquisition(locks._engine(), lines.wants[0]))
+        hold = drive(place.member.run(True, -1.0))
+        assert isinstance(hold, Hold)
+        place.member.give_up()
+        assert lines._next(place, hold) is None
+        assert waiter.won is None
+        place = Place(0, Acquisition(locks._engine(), lines.wants[0]))
+        assert lines._next(place, hold) is waiter
+        assert waiter.won is hold
+
+
+@pytest.mark.req("R11", "R8")
+def test_who_waits_in_one_client_is_served_in_order() -> None:
+    with holdfast.connect("memory://stripes-order") as locks:
+        stripes = locks.stripes("s", 2)
+        lines = stripes._lines(locks._engine())
+        everything = stripes.all().acquire()
+        assert everything
+        served: list[int] = []
+
+        def wait(number: int) -> None:
+            with stripes.any():
+                served.append(number)
+
+        waiters = [threading.Thread(target=wait, args=(number,)) for number in range(5)]
+        for number, waiter in enumerate(waiters):
+            waiter.start()
+            until(lambda: len(lines._waiting) == number + 1, "it waits")  # noqa: B023
+        assert sum(len(info.waiters) for info in locks.inspect("s")) == 2  # one in each line
+        first, second = everything._hold.together
+        drive(locks._engine().backend.release(first.grant, False, first.until))
+        for waiter in waiters:
+            waiter.join(30)
+        assert served == [0, 1, 2, 3, 4]
+        assert second.grant.claim.name == "s[1/2]"
+        everything.release()
+
+
+@pytest.mark.req("R11", "law 3")
+def test_who_was_given_up_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told by another thread, before its first request or when its claim was found to be buried."""
+    with holdfast.connect("memory://stripes-buried") as locks:
+        engine = locks._engine()
+        member = Acquisition(engine, locks.lock("x")._want)
+        assert member.give_up() is True  # for all the other thread knows, it is asking just now
+        with pytest.raises(GivenUp):
+            drive(member.run(True, -1.0))
+        assert locks.inspect() == []
+        member = Acquisition(engine, locks.lock("x")._want)
+        drive(engine.backend.withdraw(member.claim, True, engine.port.now() + 9))
+        attempt = engine.backend.attempt
+
+        async def attempted(*request: Any) -> Any:
+            member.give_up()
+            return await attempt(*request)
+
+        monkeypatch.setattr(engine.backend, "attempt", attempted)
+        with pytest.raises(GivenUp):
+            drive(member.run(True, -1.0))
+        assert locks.inspect() == []
+        assert not engine.keeper._claims or engine.keeper.owed

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,14 @@ def locks(url: str) -> Iterator[holdfast.Locks]:
 def other(url: str) -> Iterator[holdfast.Locks]:
     with holdfast.connect(url) as locks:
         yield locks
+
+
+def until(happened: Callable[[], object]) -> None:
+    """For what no event tells."""
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 class Faulty:
@@ -130,15 +139,28 @@ def test_an_arrival_whose_answer_is_lost_counts_once(
     for first, second in ((theirs, mine), (mine, theirs)):
         # Who comes last ends the round by its write; who comes first is in it by its own.
         faulty.losing = 1
-        arrived = threading.Thread(target=lambda one=first: numbers.append(one.wait(timeout=10)))
+        arrived = threading.Thread(target=lambda one=first: numbers.append(one.wait(timeout=60)))
         arrived.start()
-        while theirs.waiting() < 1:
-            pass
-        assert second.wait(timeout=10) == 1
+        until(lambda: theirs.waiting() == 1)
+        assert second.wait(timeout=60) == 1
         arrived.join()
         assert theirs.waiting() == 0
     assert numbers == [0, 0]
     assert faulty.losing == 0
+
+
+@pytest.mark.req("B5", "law 2")
+def test_a_party_does_not_meet_itself(locks: holdfast.Locks) -> None:
+    faulty = Faulty(locks)
+    faulty.losing = 1
+    mine = locks.barrier("x", 2)
+    party = barrier.Party(locks._engine(), mine._plan)
+    hold = drive(party.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    arrival, _ = drive(party._arrive(hold, -1.0))
+    assert arrival == barrier.Arrival(0, 0, barrier.WAITS)
+    assert mine.waiting() == 1
+    party.abandon()
 
 
 @pytest.mark.req("B5", "law 2")
@@ -197,26 +219,44 @@ def test_a_party_whose_own_presence_is_lost_does_not_wait_on(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not other.inspect("barrier:"):
-        pass
+    until(lambda: other.inspect("barrier:") or ended)
     other.evict("barrier:x")
     thread.join(30)
     assert not thread.is_alive()
     assert isinstance(ended[0], holdfast.BrokenBarrier)
 
 
+def arrived_and_dead(locks: holdfast.Locks, parties: int) -> None:
+    """As when a party died while it waited, and its lease is over."""
+    engine = locks._engine()
+    dead = barrier.Party(engine, locks.barrier("x", parties)._plan)
+    hold = drive(dead.acquisition.run(True, 10.0))
+    assert isinstance(hold, Hold)
+    drive(dead._arrive(hold, -1.0))
+    drive(engine.release(hold, dead.acquisition))
+
+
 @pytest.mark.req("B5", "R2", "holder killed -9")
 def test_a_party_that_died_is_missed_though_others_live(
     locks: holdfast.Locks, other: holdfast.Locks
 ) -> None:
-    engine = other._engine()
-    dead = barrier.Party(engine, other.barrier("x", 3)._plan)
-    hold = drive(dead.acquisition.run(True, 10.0))
-    assert isinstance(hold, Hold)
-    drive(dead._arrive(hold, -1.0))
-    drive(engine.release(hold, dead.acquisition))  # as when its lease is over
+    arrived_and_dead(other, 3)
     with pytest.raises(holdfast.BrokenBarrier, match="died"):
         locks.barrier("x", 3, ttl=0.3).wait(timeout=30)
+
+
+@pytest.mark.req("B5", "R2", "holder killed -9")
+def test_the_last_to_arrive_does_not_meet_the_dead(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    arrived_and_dead(other, 2)
+    for _ in range(2):
+        with pytest.raises(holdfast.BrokenBarrier, match="died"):
+            locks.barrier("x", 2).wait(timeout=30)
+    locks.barrier("x", 2).reset()
+    arrived_and_dead(other, 2)
+    with pytest.raises(holdfast.BrokenBarrier, match="died"):
+        locks.barrier("x", 2).wait(timeout=0)
 
 
 @pytest.mark.req("B5")
@@ -348,6 +388,34 @@ def test_an_election_keeps_what_it_has_won(locks: holdfast.Locks, other: holdfas
 
 
 @pytest.mark.req("B5")
+def test_a_leader_may_resign_by_itself_and_other_losses_are_its_own(locks: holdfast.Locks) -> None:
+    election = locks.election("x")
+    assert election.run_when_leader(lambda leadership: leadership.release()) is True
+
+    def lose(leadership: holdfast.Leadership) -> None:
+        raise holdfast.LeaseLost("another", name="another", reason="evicted")
+
+    with pytest.raises(holdfast.LeaseLost, match="another"):
+        election.run_when_leader(lose)
+    assert election.leader() is None
+
+
+@pytest.mark.req("B5")
+def test_a_leader_that_was_done_before_it_lost_is_not_called_again(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    calls: list[int] = []
+
+    def work(leadership: holdfast.Leadership) -> str:
+        calls.append(1)
+        other.evict("election:x")  # which nobody knows until it is given back
+        return "done"
+
+    assert locks.election("x").run_when_leader(work) == "done"
+    assert calls == [1]
+
+
+@pytest.mark.req("B5")
 def test_nobody_can_say_that_nobody_leads_and_the_line_says_it(
     locks: holdfast.Locks, other: holdfast.Locks, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -399,8 +467,7 @@ def test_closing_a_client_ends_its_waits(url: str) -> None:
     for thread in threads:
         thread.start()
     with holdfast.connect(url) as other:
-        while len(other.inspect()) < 2 or not other.inspect("election:")[0].waiters:
-            pass
+        until(lambda: len(other.inspect()) == 2 and other.inspect("election:")[0].waiters)
         locks.close()
         for thread in threads:
             thread.join(30)
@@ -409,3 +476,18 @@ def test_closing_a_client_ends_its_waits(url: str) -> None:
         )
         assert leadership is not None
         assert not leadership.held
+
+
+@pytest.mark.req("B5", "names")
+def test_names_that_would_be_too_long_in_the_store_are_refused(locks: holdfast.Locks) -> None:
+    makers: list[Callable[[str], Any]] = [
+        lambda name: locks.once(name, 10, lambda: 1),
+        locks.election,
+        lambda name: locks.latch(name, 1),
+        lambda name: locks.barrier(name, 2),
+    ]
+    for make in makers:
+        make("x" * 1000)
+        for name in ("x" * 1024, "", "\ud800"):
+            with pytest.raises(holdfast.Misconfigured):
+                make(name)

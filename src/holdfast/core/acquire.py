@@ -13,17 +13,26 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from holdfast.core.backend import Backend, Together
+from holdfast.core.backend import Backend, Downgrading, Together
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
 from holdfast.core.waiting import Outcome, Waiting
-from holdfast.errors import Closed, HoldfastError, LeaseLost, NotHeld, Unavailable
-from holdfast.types import AlreadyLost, Busy, Grant, Lost, Released, Renewed, Unknown
+from holdfast.errors import (
+    Closed,
+    HoldfastError,
+    LeaseLost,
+    Misconfigured,
+    NotHeld,
+    Unavailable,
+    Unsupported,
+    WouldDeadlock,
+)
+from holdfast.types import AlreadyLost, Busy, Grant, Lost, Mode, Released, Renewed, Unknown
 
 __all__ = ["Acquisition", "Engine", "GivenUp"]
 
@@ -111,6 +120,49 @@ class Engine:
                 f"renewing {hold.claim.name!r} got no answer ({silence.reason}); the lease is "
                 f"still trusted for {left:.1f} s"
             )
+
+    async def downgrade(self, hold: Hold) -> None:
+        """The exclusive lease becomes a shared one, with nobody in between: one round trip.
+
+        From the first moment on its holder is told that it is shared: if there is no answer,
+        readers may have been let in, so it must not write any more."""
+        self.check_deadline(hold)
+        if hold.end:
+            raise self.over(hold)
+        backend, name = self.backend, hold.claim.name
+        if not isinstance(backend, Downgrading) or Mode.SHARED not in backend.capabilities.modes:
+            raise Unsupported(
+                "this backend cannot make a writer a reader without letting another writer in "
+                "between (memory://, sqlite://, redis://, postgresql:// and mysql:// can); release "
+                "it, and acquire to read"
+            )
+        if hold.shares is not None and len(hold.shares) > 1:
+            raise Misconfigured(
+                f"{name!r} was entered more than once, and who is inside relies on writing; "
+                "downgrade when the others are released"
+            )
+        if hold.grant.claim.mode is Mode.SHARED:
+            return
+        hold.forget()  # to be entered again as a writer
+        hold.claim = replace(hold.claim, mode=Mode.SHARED)
+        self.reentry.reads(hold, self.port.context())
+        limit = min(self.port.now() + self.request_timeout, hold.until)
+        try:
+            result = await backend.downgrade(hold.grant, limit)
+        except Unavailable as error:
+            result = Unknown(str(error))
+        if isinstance(result, Lost):
+            self.keeper.lose(hold, result.reason, gone=True)
+        self.check_deadline(hold)
+        if hold.end:
+            raise self.over(hold)
+        if isinstance(result, Unknown):
+            hold.claim.unanswered = hold.grant.claim.unanswered = True
+            raise Unavailable(
+                f"whether {name!r} is shared now is not known ({result.reason}): others may read, "
+                "so write no more; downgrade() again, or release it"
+            )
+        hold.grant = replace(hold.grant, claim=hold.claim)
 
     async def until_ended(
         self, hold: Hold, over: Callable[[], bool], deadline: float | None
@@ -258,6 +310,8 @@ class Acquisition:
             if hold is not None:
                 return hold
         port = engine.port
+        if blocking and want.mode is Mode.EXCLUSIVE and engine.reentry.readers:
+            self._check_upgrade()
         if not self.begin():
             await self.refuse()
         sent = port.now()
@@ -293,7 +347,19 @@ class Acquisition:
         if want.reentrant:
             hold.shares = [self]
             engine.reentry.remember(hold, port.context())
+        if want.mode is Mode.SHARED:
+            engine.reentry.reads(hold, port.context())
         return hold
+
+    def _check_upgrade(self) -> None:
+        engine, name = self.engine, self.want.name
+        if engine.reentry.reading(name, engine.port.context()):
+            raise WouldDeadlock(
+                f"this thread or task reads {name!r}, and to write it would wait for itself. Two "
+                "that did so would wait for one another, so there is no upgrade: release it, "
+                "acquire to write, and look again at what was read. (Somebody else will release "
+                "it? Then detach() it first)"
+            )
 
     async def _reenter(self) -> Hold | None:
         """The hold this thread or task already has of this name, if it can be relied on."""

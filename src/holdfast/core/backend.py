@@ -43,7 +43,15 @@ from holdfast.types import (
     Unknown,
 )
 
-__all__ = ["Backend", "Signals", "Swept", "Tabular", "Together", "Transactional"]
+__all__ = [
+    "Backend",
+    "Downgrading",
+    "Signals",
+    "Swept",
+    "Tabular",
+    "Together",
+    "Transactional",
+]
 
 
 class Signals(Protocol):
@@ -152,6 +160,16 @@ class Together(Protocol):
         self, grants: Sequence[Grant], deadline: float
     ) -> list[Released | AlreadyLost | Unknown]:
         """As `release`, with a tombstone for who is `unanswered`; one answer each."""
+        ...
+
+
+@runtime_checkable
+class Downgrading(Protocol):
+    """A store that can make a writer a reader in one step: no other writer comes between."""
+
+    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
+        """The exclusive claim that holds becomes a shared one, whoever waits; None: it is one now.
+        Asking twice is asking once. Readers who wait, with no writer before them, are let in."""
         ...
 
 

@@ -122,8 +122,8 @@ class Handle:
             hold.announce(self._engine.port)
 
     def detach(self) -> None:
-        """Stop counting re-entries of the thread or task that took it, so that another may have
-        it. Needed only for reentrant locks; any other lease is simply passed."""
+        """The thread or task that took it has it no longer: another may. Needed for reentrant
+        locks, and if the one that passes on a shared lease will ask to write."""
         self._hold.forget()
 
     def txn_guard(self) -> TxnGuard:

@@ -45,6 +45,7 @@ class Hold(LeaseState):
         "guards",
         "hint",
         "incarnation",
+        "reads",
         "shares",
         "together",
     )
@@ -66,6 +67,7 @@ class Hold(LeaseState):
         self.hint = 0.0  # the moment for which the keeper has this hold on its agenda
         self.shares: list[object] | None = None  # re-entrant: one for each lease still standing
         self.entry: dict[tuple[str, Mode], Hold] | None = None  # where `Reentry` finds it
+        self.reads: list[Hold] | None = None  # what its thread or task reads, this among them
         self.guards: list[GuardRef] | None = None  # its leases, and the `with` statements inside
         self.callbacks: list[tuple[object, Callback]] | None = None
         self.ended: Event | None = None  # made when somebody waits for it
@@ -105,6 +107,9 @@ class Hold(LeaseState):
         key = self.claim.name, self.claim.mode
         if entry is not None and entry.get(key) is self:
             entry.pop(key, None)
+        reads, self.reads = self.reads, None
+        if reads is not None and self in reads:
+            reads.remove(self)
 
     @property
     def lost(self) -> bool:

@@ -95,7 +95,7 @@ class Keeper:
         hold.end = reason
         self._fresh.pop(owner, None)
         hold.guards = None
-        if hold.entry is not None:
+        if hold.entry is not None or hold.reads is not None:
             hold.forget()
         return True
 

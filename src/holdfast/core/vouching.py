@@ -18,13 +18,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.core.backend import Signals
+from holdfast.core.backend import Downgrading, Signals
 from holdfast.core.backoff import pause
 from holdfast.core.keeper import BATCH
 from holdfast.core.lease import DRIFT
 from holdfast.core.port import Port, Task
 from holdfast.core.presence import Detectable, Link
-from holdfast.errors import HoldfastError, Misconfigured, Unavailable
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable, Unsupported
 from holdfast.types import (
     AlreadyLost,
     Buried,
@@ -103,6 +103,11 @@ class Vouched:
 
     async def evict(self, name: str, deadline: float) -> int:
         return await self._inner.evict(name, deadline)
+
+    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
+        if not isinstance(self._inner, Downgrading):
+            raise Unsupported("this backend cannot make a writer a reader in one step")
+        return await self._inner.downgrade(grant, deadline)
 
     async def cell_read(self, name: str, deadline: float) -> Cell | None:
         return await self._inner.cell_read(name, deadline)

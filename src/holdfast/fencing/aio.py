@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from holdfast.fencing import file as blocking
@@ -45,7 +45,7 @@ class Gate:
         return self._mark.check(lease)
 
     @contextlib.asynccontextmanager
-    async def passing(self, lease: Token) -> AsyncIterator[int]:
+    async def passing(self, lease: Token) -> AsyncGenerator[int]:
         """`async with gate.passing(lease):` nobody else passes until the body ends."""
         async with self._turn:
             yield self._mark.check(lease)

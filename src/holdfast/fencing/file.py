@@ -20,7 +20,7 @@ import fcntl
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from holdfast.errors import Misconfigured
 from holdfast.fencing.tokens import Token, stale, token_of
@@ -104,7 +104,7 @@ class File:
         return max(found, default=0)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _alone(self) -> Generator[int]:
         while True:
             # An object and not a number: whatever interrupts this, it is closed with its last use.
             with open(self._record, "r+b", buffering=0, opener=_open) as record:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from holdfast.fencing.tokens import Token, stale, token_of
 
@@ -53,7 +53,7 @@ class Gate:
             return self._mark.check(lease)
 
     @contextlib.contextmanager
-    def passing(self, lease: Token) -> Iterator[int]:
+    def passing(self, lease: Token) -> Generator[int]:
         """`with gate.passing(lease):` the body is one step with the comparison: nobody else passes
         until it ends. Do not wait for locks in there."""
         with self._mutex:

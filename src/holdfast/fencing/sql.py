@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import Misconfigured
 
@@ -38,7 +38,7 @@ MYSQL = ("mysql", "mariadb", "pymysql", "MySQLdb", "aiomysql", "asyncmy")
 
 def identifier(name: str) -> str:
     """A table or column, `schema.table` included; `"Quoted"` where the database needs it."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise Misconfigured(
             f"{name!r:.80} is no name of a table or column here: letters, digits and _, or quoted "
             "as the database wants it"
@@ -93,4 +93,7 @@ def driver_of(connection: Any, paramstyle: str | None) -> Driver:
 
 def first_column(row: Any) -> Any:
     """Of a row as drivers have them: a tuple, or a mapping if the caller has it so."""
-    return next(iter(row.values())) if isinstance(row, Mapping) else row[0]
+    if isinstance(row, Mapping):
+        (value,) = cast(Mapping[str, Any], row).values()
+        return value
+    return row[0]

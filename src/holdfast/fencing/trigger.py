@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from holdfast.errors import Misconfigured
 from holdfast.fencing.sql import base_name, identifier
@@ -96,7 +96,7 @@ DIALECTS: dict[str, Callable[[str, str, str], tuple[str, ...]]] = {
 
 
 @contextlib.contextmanager
-def refusals(lease: Token, resource: str = "the row") -> Iterator[None]:
+def refusals(lease: Token, resource: str = "the row") -> Generator[None]:
     """`with refusals(lease):` around statements, and around the commit of an ORM: the error that
     the trigger caused is raised as `StaleFence`, any other as it is. Works around `await` too."""
     token = token_of(lease)

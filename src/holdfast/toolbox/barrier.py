@@ -3,7 +3,8 @@
 Contract: one cell, changed by compare-and-set, has the generation and who has arrived in it. Who
 waits is *present*: it holds a shared claim of `barrier:NAME`, with its party's id in what operators
 see. A generation is broken for all its parties when one of them dies, leaves or waits in vain, and
-stays so until `reset`. The last to arrive ends the generation by the same write that counts it.
+stays so until `reset`. The last to arrive looks whether all others are present, and ends the
+generation by the same write that counts it.
 
 Everybody waits for the cell, and is told at once what is written there. A death writes nothing, so
 who waits compares the arrived with the present every third of a lease, which is what it takes a
@@ -53,6 +54,7 @@ ENDS = 64
 """How many generations' ends are remembered, for who is slow to look."""
 
 TRIPPED, RESET = "t", "r"
+GONE = "a party died, or left"
 OFTEN = 3
 """So many comparisons in the time of a lease."""
 
@@ -167,7 +169,10 @@ class Arrival(NamedTuple):
     what: str  # one of the words below
 
 
-WAITS, MET, ABSENT, BROKEN, ALONE = "waits", "met", "absent", "broken", "alone"
+WAITS, MET, BROKEN = "waits", "met", "broken"
+LAST = "last"  # it would be, if all who have arrived are still there
+ABSENT = "absent"  # it must be present before it arrives
+ALONE = "alone"  # it would have to wait, and shall not
 
 
 class Party:
@@ -193,12 +198,18 @@ class Party:
         arrival, cell = await self._arrive(None, timeout)
         if arrival.what != ABSENT:
             return self._verdict(arrival, cell)
+        # To be present is not to wait: nobody is in the way, and the store may take its time.
         left = left_of(engine, deadline)
-        hold = await self.acquisition.run(left != 0, left)
+        left = left if left < 0 else max(left, engine.request_timeout)
+        hold = await self.acquisition.run(True, left)
         if isinstance(hold, Busy):
             raise refused(plan.want, hold, left)
+        return await self._present(hold, timeout, deadline)
+
+    async def _present(self, hold: Hold, timeout: float, deadline: float) -> int:
+        engine = self.engine
         try:
-            arrival, cell = await self._arrive(hold, left)
+            arrival, cell = await self._arrive(hold, timeout)
             if arrival.what == WAITS:
                 self.generation = arrival.generation
                 index = await self._wait(hold, arrival, cell, deadline)
@@ -215,9 +226,22 @@ class Party:
         return index
 
     async def _arrive(self, hold: Hold | None, timeout: float) -> tuple[Arrival, Cell | None]:
-        """Be counted. The last one need not be present: nobody waits for it any more."""
+        """Be counted. The last one need not be present, since nobody will wait for it; but it looks
+        whether the others are: who died here, or left with its write under way, must not meet."""
+        arrival, cell = await self._count(hold, timeout, None)
+        while arrival.what == LAST:
+            if await self._missing(cell):
+                cell = await self._break(arrival.generation, GONE, mine=False)
+            arrival, cell = await self._count(hold, timeout, cell)
+        return arrival, cell
+
+    async def _count(
+        self, hold: Hold | None, timeout: float, complete: Cell | None
+    ) -> tuple[Arrival, Cell | None]:
+        """`complete`: all others were present when this was there."""
         plan, mine = self.plan, self.id
         sent_on: int | None = None
+        whole_at = 0 if complete is None else complete.version
 
         def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, Arrival]:
             nonlocal sent_on
@@ -236,11 +260,13 @@ class Party:
             arrived = [*now.arrived, mine]
             arrival = Arrival(now.generation, len(arrived) - 1, WAITS)
             if len(arrived) >= plan.parties:
+                if now.arrived and (cell is None or cell.version != whole_at):
+                    return None, arrival._replace(what=LAST)
                 sent_on = now.generation
                 return now.ended(TRIPPED, arrived).data(), arrival._replace(what=MET)
             if hold is None:
                 return None, arrival._replace(what=ALONE if timeout == 0 else ABSENT)
-            sent_on = now.generation
+            sent_on = self.generation = now.generation  # we may be in it from here on
             return replace(now, arrived=arrived).data(), arrival
 
         arrival, plan.last = await change(self.engine, plan.cell, step, plan.keep, plan.last)
@@ -271,8 +297,7 @@ class Party:
                 why = "a party waited in vain"
             elif now >= look_at:
                 look_at = now + every
-                if await self._missing(cell):
-                    why = "a party died, or left"
+                why = await self._why_not(cell)
             if why:
                 cell = await self._break(arrival.generation, why)
                 continue
@@ -292,24 +317,29 @@ class Party:
             return arrival.number
         raise _broken(name, "somebody reset it")
 
+    async def _why_not(self, cell: Cell | None) -> str:
+        try:
+            return GONE if await self._missing(cell) else ""
+        except Unavailable:
+            return ""  # our own presence will tell
+
     async def _missing(self, cell: Cell | None) -> bool:
         """Whether somebody has arrived and is not present."""
         engine, claimed = self.engine, self.plan.want.name
         deadline = engine.port.now() + engine.request_timeout
-        try:
-            lines = await engine.backend.inspect(claimed, True, deadline)
-        except Unavailable:
-            return False  # our own presence will tell
+        lines = await engine.backend.inspect(claimed, True, deadline)
         present = {holder.info.get(PARTY) for line in lines for holder in line.holders}
         return not set(_state(self.plan, cell).arrived) <= present
 
-    async def _break(self, generation: int, why: str) -> Cell | None:
+    async def _break(self, generation: int, why: str, *, mine: bool = True) -> Cell | None:
         """Break it for all, if it is still under way; what is there then."""
         plan = self.plan
 
         def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, None]:
             now = _state(plan, cell)
-            if now.generation != generation or now.broken or self.id not in now.arrived:
+            if now.generation != generation or now.broken:
+                return None, None
+            if mine and self.id not in now.arrived:
                 return None, None
             return replace(now, broken=why).data(), None
 

@@ -61,7 +61,9 @@ class _State:
 
 def plan(name: str, count: int, capabilities: Capabilities, timeout: float, keep: float) -> Plan:
     need(capabilities, "a latch")
-    name, count = checked_name(name), whole("count", count)
+    checked_name(name)
+    checked_name(PREFIX + name)  # as the store hears it
+    count = whole("count", count)
     return Plan(name, count, checked_timeout(timeout), checked_keep(keep))
 
 

@@ -86,6 +86,7 @@ def recipe(
     if Mode.EXCLUSIVE not in capabilities.fencing:
         raise Unsupported("once needs fencing tokens, and this backend gives none")
     checked_name(name)
+    checked_name(FRESH + name)  # the longest that the store hears of it
     ttl = seconds("ttl", ttl, "a value is for a time, and not for none")
     if ahead is None:
         ahead = AHEAD * ttl
@@ -201,7 +202,10 @@ class _Work:
             return data
         if recipe.replace is None:
             return await self._make(hold, hold)
-        left = left_of(engine, self.deadline)
+        deadline = self.deadline
+        if data is not None:  # who uses it is waited for, but not for longer than there is time
+            deadline = min(deadline, engine.port.now() + recipe.ahead)
+        left = left_of(engine, deadline)
         made = await under(engine, recipe.replace, left, lambda gate: self._make(hold, gate))
         if isinstance(made, Busy):
             raise refused(recipe.replace, made, left)

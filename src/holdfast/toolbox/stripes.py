@@ -6,10 +6,14 @@ big-endian number, modulo the count. The count is part of a stripe's name: a cli
 one is then seen by operators, though nothing can make the two exclude one another.
 
 Any of them: they are tried in random order; if none is free, somebody stands in every line at once,
-and the first to be granted has it. Waiting in one line would miss all the others.
-Law 4: the rest is withdrawn, by the task that won and not by the caller, who has waited enough; a
-second grant, which was under way, is given back. Hazard: each line is a task of the port's, on the
-thread port a thread, because a wait blocks; `withdraw` ends the wait of another (core/backend.py).
+and the first to be granted has it. Waiting in one line would miss all the others. For all who wait
+here there is one claim in each line (`Lines`): were there one for each of them, whoever is first
+would be first everywhere, be granted two, and give one back while the others wait.
+
+Law 4: when nobody waits any more the lines are left, by a task of their own and not by the caller,
+who has waited enough; a grant that was under way is given back. Hazard: each line is a task of the
+port's, on the thread port a thread, because a wait blocks; `withdraw` ends the wait of another
+(core/backend.py), and who was given up asks no more (`Acquisition.give_up`).
 Partners: `core/acquire.py`, which stands in each line; `skins/*/stripes.py`.
 """
 
@@ -19,7 +23,9 @@ import functools
 import hashlib
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine, GivenUp
@@ -29,17 +35,14 @@ from holdfast.core.port import Task
 from holdfast.errors import HoldfastError, LeaseLost, Misconfigured
 from holdfast.types import Busy, Released, Unknown
 
-__all__ = ["AnyAcquisition", "checked_count", "index_of", "stripe_name"]
+__all__ = ["AnyAcquisition", "Lines", "checked_count", "index_of", "stripe_name"]
 
 log = logging.getLogger("holdfast")
 
 MOST = 1024
 
-LATE = 2.0
-"""How long after the deadline those in line may still be leaving it."""
-
-_standing: set[AnyAcquisition] = set()
-"""Whose tasks stand in line: an event loop remembers them only weakly."""
+_attended: set[Place] = set()
+"""Where somebody stands in line: an event loop remembers its tasks only weakly."""
 
 
 def checked_count(count: Any) -> int:
@@ -66,137 +69,136 @@ def index_of(key: Any, count: int) -> int:
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % count
 
 
-class AnyAcquisition:
-    """As `Acquisition`, for whichever of several names is to be had first."""
+@dataclass(slots=True, eq=False)
+class Place:
+    """One line, and who stands there."""
 
-    __slots__ = (
-        "engine", "event", "left", "members", "on_lost", "over", "stripe", "tasks",
-        "trouble", "want", "wants", "winner", "won",
-    )  # fmt: skip
+    number: int
+    member: Acquisition
+    task: Task | None = None
 
-    def __init__(
-        self,
-        engine: Engine,
-        wants: Sequence[Want],
-        on_lost: Callable[[LeaseLost], Any] | None,
-    ) -> None:
-        """`wants` say nothing of a loss: only who wins is told of one."""
+
+class Lines:
+    """All who wait for any stripe through one `Stripes` object, and the claims that wait for them.
+    What is decided here is decided under the mutex, and in an order that survives Ctrl-C."""
+
+    def __init__(self, engine: Engine, wants: Sequence[Want]) -> None:
+        """`wants` say nothing of a loss: only who is served is told of one."""
         self.engine = engine
         self.wants = wants
-        self.want = wants[0]
-        self.on_lost = on_lost
-        self.members: list[Acquisition] = []
-        self.tasks: list[Task] = []
-        self.event = engine.port.event()  # somebody has won, or nobody is left
-        self.stripe = 0
-        self.left = 0  # how many stand in line
-        self.over = False  # who is granted now comes too late
-        self.won: Hold | None = None
-        self.winner: Acquisition | None = None
-        self.trouble: Exception | None = None
+        self._waiting: deque[AnyAcquisition] = deque()
+        self._places: dict[int, Place] = {}
+        self._leaving: deque[tuple[Acquisition, bool]] = deque()  # and whether a tombstone is due
 
-    def abandon(self) -> None:
+    @property
+    def crowded(self) -> bool:
+        """Whether somebody waits here already."""
+        return bool(self._waiting)
+
+    def join(self, waiter: AnyAcquisition) -> None:
         with self.engine.port.mutex():
-            self.over = True
-        for member in self.members:
-            member.give_up()
-            member.abandon()
+            self._waiting.append(waiter)
+        self._stand_everywhere()
 
-    async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
+    def leave(self, waiter: AnyAcquisition) -> None:
+        """It waits no longer; after that it cannot be served."""
+        with self.engine.port.mutex():
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            self._dismiss()
+
+    def _stand_everywhere(self) -> None:
         port = self.engine.port
-        deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
-        outcome = await self._try_each(deadline)
-        if isinstance(outcome, Busy) and blocking and port.now() < deadline:
-            outcome = await self._stand_everywhere(outcome, deadline)
-        if isinstance(outcome, Hold) and self.on_lost is not None:
-            outcome.listen(self, self.on_lost)
-            if outcome.lost:  # between the two
-                outcome.announce(port)
-        return outcome
-
-    async def _try_each(self, deadline: float) -> Hold | Busy:
-        port = self.engine.port
-        outcome: Hold | Busy = Busy()
-        for number in sorted(range(len(self.wants)), key=lambda _: port.random()):
-            self.members = [Acquisition(self.engine, self.wants[number])]
-            outcome = await self.members[0].run(False, 0.0)
-            if isinstance(outcome, Hold):
-                self.stripe = number
-                break
-            if port.now() >= deadline:
-                break
-        return outcome
-
-    async def _stand_everywhere(self, busy: Busy, deadline: float) -> Hold | Busy:
-        port = self.engine.port
-        self.members = [Acquisition(self.engine, want) for want in self.wants]
-        self.left = len(self.members)
-        _standing.add(self)
-        for number in range(len(self.members)):
-            stand = functools.partial(self._stand, number, deadline)
-            self.tasks.append(port.task(stand, _nothing, "holdfast-stripe"))
-            self.tasks[-1].start()
-        await self.event.wait(None if math.isinf(deadline) else deadline + LATE)
-        with port.mutex():
-            self.over = True
-        if self.won is not None:
-            return self.won
-        self.abandon()  # who still stands; usually nobody
-        if self.trouble is not None and port.now() < deadline:
-            raise self.trouble
-        return busy  # it was when we looked; there may have been no time to look again
-
-    async def _stand(self, number: int, deadline: float) -> None:
-        """In one line, to its end."""
-        port, member = self.engine.port, self.members[number]
-        try:
-            await self._until_granted(number, member, deadline)
-            if self.winner is member:  # whatever happens here, the lease is the caller's
-                await self._call_off(member)
-        finally:
+        for number, want in enumerate(self.wants):
             with port.mutex():
-                self.left -= 1
-            if self.left == 0:
-                self.event.set()
-                _standing.discard(self)
+                place = self._places.get(number)
+                if not self._waiting or (place and place.task and place.task.alive):
+                    continue
+                place = self._places[number] = Place(number, Acquisition(self.engine, want))
+                _attended.add(place)
+                stand = functools.partial(self._stand, place)
+                place.task = port.task(stand, _nothing, "holdfast-stripe")
+                place.task.start()
 
-    async def _until_granted(self, number: int, member: Acquisition, deadline: float) -> None:
+    def _dismiss(self) -> None:
+        """Under the mutex: if nobody waits, nobody need stand in line."""
+        if self._waiting:
+            return
+        for number, place in list(self._places.items()):
+            self._leaving.append((place.member, place.member.give_up()))
+            self._places.pop(number, None)
+
+    async def _stand(self, place: Place) -> None:
+        """In one line, again and again, for as long as anybody waits here."""
         try:
-            left = deadline - self.engine.port.now()
-            outcome = await member.run(True, -1.0 if math.isinf(left) else max(0.0, left))
-            if isinstance(outcome, Hold) and not self._wins(number, outcome):
-                await self.engine.release(outcome, member)
+            while (hold := await self._granted(place)) is not None:
+                member = place.member
+                waiter = self._next(place, hold)
+                if waiter is None:
+                    await self.engine.release(hold, member)
+                await self.leave_lines()
+                if place.member is member:
+                    return
+                self._stand_everywhere()  # a line that failed is stood in again
+        finally:
+            _attended.discard(place)
+
+    async def _granted(self, place: Place) -> Hold | None:
+        member = place.member
+        try:
+            outcome = await member.run(True, -1.0)
         except GivenUp:
-            pass
+            return None
         except Exception as error:  # noqa: BLE001 - told to who waits, if no other line does better
-            self.trouble = error
             member.abandon()
+            self._failed(place, error)
+            return None
         except BaseException:
             member.abandon()
             raise
+        assert isinstance(outcome, Hold), "it waits for ever"
+        return outcome
 
-    def _wins(self, number: int, hold: Hold) -> bool:
+    def _next(self, place: Place, hold: Hold) -> AnyAcquisition | None:
+        """Who has this grant; None: it came too late. And who stands in this line from now on."""
         with self.engine.port.mutex():
-            if self.over:
-                return False
-            self.over, self.won, self.stripe = True, hold, number
-            self.winner = self.members[number]
-        self.event.set()
-        return True
+            # Who was given up is being withdrawn: what it was granted is nobody's.
+            if place.member.given_up or not self._waiting:
+                self._dismiss()
+                return None
+            waiter = self._waiting[0]
+            waiter.served(place, hold)
+            self._waiting.popleft()
+            if self._waiting:
+                place.member = Acquisition(self.engine, self.wants[place.number])
+            elif self._places.get(place.number) is place:
+                self._places.pop(place.number)
+            self._dismiss()
+        waiter.event.set()
+        return waiter
 
-    async def _call_off(self, winner: Acquisition) -> None:
-        """Leave the other lines: nothing of them stays, and who stands there goes home."""
+    def _failed(self, place: Place, error: Exception) -> None:
+        with self.engine.port.mutex():
+            if self._places.get(place.number) is place:
+                self._places.pop(place.number)
+            if self._places:
+                return
+            waiting, self._waiting = list(self._waiting), deque()
+        for waiter in waiting:
+            waiter.trouble = error
+            waiter.event.set()
+
+    async def leave_lines(self) -> None:
+        """Nothing of who was dismissed stays in the store, and who waits there goes home."""
         engine, keeper = self.engine, self.engine.keeper
-        losers = [member for member in self.members if member is not winner]
-        under_way = [member.give_up() for member in losers]
-        for member, tombstone in zip(losers, under_way, strict=True):
-            claim = member.claim
-            if not keeper.begun(claim):  # nor will it be, by who was given up
-                continue
-            result: Released | Unknown
+        while leaving := list(self._leaving):
+            pair = leaving[0]  # taken off when it is done: somebody else may do it, too
+            claim, tombstone = pair[0].claim, pair[1]
+            result: Released | Unknown = Released()
             try:
-                limit = engine.port.now() + engine.request_timeout
-                result = await engine.backend.withdraw(claim, tombstone, limit)
+                if keeper.begun(claim):  # else it will not be, by who was given up
+                    limit = engine.port.now() + engine.request_timeout
+                    result = await engine.backend.withdraw(claim, tombstone, limit)
             except HoldfastError as error:
                 result = Unknown(str(error))
             except Exception:
@@ -206,6 +208,88 @@ class AnyAcquisition:
                 keeper.settle(claim)
             else:
                 keeper.abandon(claim)
+            self._left(pair)
+
+    def abandon_lines(self) -> None:
+        """As `leave_lines`, by the keeper: never waits."""
+        for pair in list(self._leaving):
+            self.engine.keeper.abandon(pair[0].claim)
+            self._left(pair)
+
+    def _left(self, pair: tuple[Acquisition, bool]) -> None:
+        try:
+            self._leaving.remove(pair)
+        except ValueError:  # somebody else did it
+            pass
+
+
+class AnyAcquisition:
+    """As `Acquisition`, for whichever of several names is to be had first."""
+
+    __slots__ = (
+        "engine", "event", "lines", "member", "on_lost", "stripe", "trouble", "want", "won",
+    )  # fmt: skip
+
+    def __init__(self, lines: Lines, on_lost: Callable[[LeaseLost], Any] | None) -> None:
+        self.engine = lines.engine
+        self.lines = lines
+        self.want = lines.wants[0]
+        self.on_lost = on_lost
+        self.event = self.engine.port.event()  # it was served, or nobody stands in line any more
+        self.member: Acquisition | None = None
+        self.stripe = 0
+        self.won: Hold | None = None
+        self.trouble: Exception | None = None
+
+    def abandon(self) -> None:
+        self.lines.leave(self)
+        self.lines.abandon_lines()
+        if self.member is not None:
+            self.member.abandon()
+
+    async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
+        port = self.engine.port
+        deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
+        outcome: Hold | Busy = Busy()
+        if not (blocking and self.lines.crowded):  # else all have lines, and some are before us
+            outcome = await self._try_each(deadline)
+        if isinstance(outcome, Busy) and blocking and port.now() < deadline:
+            outcome = await self._wait(outcome, deadline)
+        if isinstance(outcome, Hold) and self.on_lost is not None:
+            outcome.listen(self, self.on_lost)
+            if outcome.lost:  # between the two
+                outcome.announce(port)
+        return outcome
+
+    async def _try_each(self, deadline: float) -> Hold | Busy:
+        port, wants = self.engine.port, self.lines.wants
+        outcome: Hold | Busy = Busy()
+        for number in sorted(range(len(wants)), key=lambda _: port.random()):
+            self.member = Acquisition(self.engine, wants[number])
+            outcome = await self.member.run(False, 0.0)
+            if isinstance(outcome, Hold):
+                self.stripe = number
+                break
+            if port.now() >= deadline:
+                break
+        return outcome
+
+    async def _wait(self, busy: Busy, deadline: float) -> Hold | Busy:
+        port, lines = self.engine.port, self.lines
+        lines.join(self)
+        await self.event.wait(None if math.isinf(deadline) else deadline)
+        lines.leave(self)
+        if self.won is not None:
+            return self.won
+        await lines.leave_lines()
+        if self.trouble is not None and port.now() < deadline:
+            raise self.trouble
+        return busy  # it was when we looked; there may have been no time to look again
+
+    def served(self, place: Place, hold: Hold) -> None:
+        """Called under the mutex, by who stood in line for it."""
+        self.member, self.stripe = place.member, place.number
+        self.won = hold
 
 
 async def _nothing() -> None:

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.backends.common import Tombstones, public_id, shown
 from holdfast.backends.local import LATER, Call, Enlist, Gone, Held, InLine, admits
@@ -148,6 +148,18 @@ class Store(Cells):
             line.holders.pop(claim.owner, None)
             self._advance(claim.name, line, now)
             return held
+
+    def downgrade(self, claim: Claim) -> bool:
+        """True if it holds, and is a reader from now on; its token is the last writer's."""
+        with self.mutex:
+            now = self._clock()
+            line = self._lines.get(claim.name)
+            entry = None if line is None else line.holders.get(claim.owner)
+            if line is None or entry is None or now >= entry.expires:
+                return False
+            entry.claim = replace(entry.claim, mode=Mode.SHARED)
+            self._advance(claim.name, line, now)
+            return True
 
     def withdraw(self, claim: Claim, tombstone: bool) -> None:
         """Out of the line, or out of the lock: nothing of this owner stays; nothing comes, either,

@@ -153,11 +153,16 @@ class ThreadSession(Session):
         return data if length < LARGEST else data + self._packet()
 
     def _taken(self, size: int) -> bytes:
-        while len(self._data) - self._at < size:
-            more = self._connection._sock.recv(READ)
-            if not more:
-                raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the connection was closed")
-            self._data, self._at = self._data[self._at :] + more, 0
+        missing = size - len(self._data) + self._at
+        if missing > 0:
+            parts = [self._data[self._at :]]
+            while missing > 0:
+                more = self._connection._sock.recv(READ)
+                if not more:
+                    raise pymysql.OperationalError(CR.CR_SERVER_LOST, "the connection was closed")
+                parts.append(more)
+                missing -= len(more)
+            self._data, self._at = b"".join(parts), 0
         self._at += size
         return self._data[self._at - size : self._at]
 

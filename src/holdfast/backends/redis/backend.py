@@ -19,11 +19,20 @@ from holdfast.backends.redis.calls import Place, held_until
 from holdfast.backends.redis.courier import Courier, Replicas
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.listener import Listener, Seen
-from holdfast.backends.redis.lua import ATTEMPT, EVICT, LEAVE, LOOK, OVERVIEW, RENEW, Scripts
+from holdfast.backends.redis.lua import (
+    ATTEMPT,
+    DOWNGRADE,
+    EVICT,
+    LEAVE,
+    LOOK,
+    OVERVIEW,
+    RENEW,
+    Scripts,
+)
 from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
-from holdfast.backends.redis.steps import Options
+from holdfast.backends.redis.steps import NOT_OURS, Options
 from holdfast.backends.redis.together import Several
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.waiting import Room
@@ -39,6 +48,7 @@ from holdfast.types import (
     Claim,
     Grant,
     LockInfo,
+    Lost,
     Mode,
     Unknown,
 )
@@ -154,6 +164,15 @@ class Backend(Several):
     def _held(self, claim: Claim, sent: float, reply: list[Any]) -> Grant:
         _, fence, remaining = reply
         return Grant(claim, held_until(sent, remaining), fence or None)
+
+    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
+        rest, slot = self._line.renew(grant.claim)
+        deadline = self._limit(self._port.now(), deadline)
+        try:
+            reply, _ = await self._courier.call(DOWNGRADE, rest, slot, deadline)
+        except NoAnswer as error:
+            return Unknown(str(error))
+        return None if reply else Lost(NOT_OURS)
 
     # -- replicas ---------------------------------------------------------------------------------
 

@@ -144,25 +144,34 @@ class Courier:
                 replies[place] = lost, ""
             else:
                 places_of.setdefault(node, []).append(place)
-        batches = [
-            Batch(node, b"".join(script.head + requests[place][0] for place in places), len(places))
-            for node, places in places_of.items()
-        ]
-        for batch, answer in zip(
-            batches, await self._ask_all(batches, replicas, deadline, lane), strict=True
-        ):
-            places = places_of[batch.node]
-            if isinstance(answer, Exception):
-                for place in places:
-                    replies[place] = answer, ""
-                continue
-            said, run_id = answer
-            for place, reply in zip(places, said, strict=True):
-                replies[place] = reply, run_id
-                if isinstance(reply, ReplyError):
-                    replies[place] = await self._insisted(
-                        batch.node, script, requests[place], reply, replicas, deadline
-                    )
+        for head in (script.head, script.full):
+            missing: dict[Node, list[int]] = {}
+            batches = [
+                Batch(node, _joined(head, script, [requests[at] for at in places]), len(places))
+                for node, places in places_of.items()
+            ]
+            for batch, answer in zip(
+                batches, await self._ask_all(batches, replicas, deadline, lane), strict=True
+            ):
+                places = places_of[batch.node]
+                if isinstance(answer, Exception):
+                    for place in places:
+                        replies[place] = answer, ""
+                    continue
+                said, run_id = answer
+                for place, reply in zip(places, said, strict=True):
+                    replies[place] = reply, run_id
+                    if not isinstance(reply, ReplyError):
+                        continue
+                    if head is script.head and str(reply).startswith("NOSCRIPT"):
+                        missing.setdefault(batch.node, []).append(place)
+                    else:
+                        replies[place] = await self._insisted(
+                            batch.node, script, requests[place], reply, replicas, deadline
+                        )
+            if not missing:
+                break
+            places_of = missing  # once more as one batch, whose first request brings the script
         return replies
 
     async def _ask_all(
@@ -334,6 +343,12 @@ class Courier:
         self.fleet.failed(node)
         meaning = trouble(error, str(node))
         return NoAnswer(str(error)) if meaning is None else meaning
+
+
+def _joined(head: bytes, script: Script, requests: Sequence[tuple[bytes, int]]) -> bytes:
+    """One after another, the first with this head."""
+    (first, _), *others = requests
+    return head + first + b"".join(script.head + rest for rest, _ in others)
 
 
 def _unheard(channel: bytes, payload: bytes) -> None:

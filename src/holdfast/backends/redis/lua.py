@@ -17,6 +17,7 @@ __all__ = [
     "ATTEMPT",
     "CELL_READ",
     "CELL_WRITE",
+    "DOWNGRADE",
     "EVICT",
     "LEAVE",
     "LOOK",
@@ -82,6 +83,7 @@ LEAVE = Script("leave", 6, 4)
 EVICT = Script("evict", 6, 1)
 OVERVIEW = Script("overview", 6, 0)
 REAP = Script("reap", 6, 3)
+DOWNGRADE = Script("downgrade", 6, 3)
 CELL_READ = Script("cell_read", 1, 0)
 CELL_WRITE = Script("cell_write", 1, 7)
 

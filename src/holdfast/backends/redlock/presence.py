@@ -64,8 +64,12 @@ class RedlockLink:
         self._pings += 1
         said = b"%d" % self._pings
         question = pack("PING", said) + self._touch
-        answered = 0
-        for member, ear in list(self._members.items()):
+        answered, quorum = 0, quorum_of(self._nodes)
+        members = list(self._members.items())
+        first = self._pings % (len(members) or 1)  # each has its turn: the dead are to be noticed
+        for member, ear in (*members[first:], *members[:first]):
+            if answered == quorum:
+                break  # more would take longer, and prove no more
             limit = min(deadline, self._port.now() + self._patience)
             try:
                 echo, touched = await ear.request(question, 2, limit)
@@ -80,9 +84,9 @@ class RedlockLink:
                 answered += 1
         if self._over.is_set():
             raise Unavailable("the link was closed")
-        if answered < quorum_of(self._nodes):
+        if answered < quorum:
             raise Unavailable(f"{answered} of {self._nodes} nodes still see this client")
-        if answered < self._nodes and self._port.now() > self._made + COMPLETE:
+        if len(self._members) < self._nodes and self._port.now() > self._made + COMPLETE:
             raise Unavailable("the link is made anew, since nodes are missing in it")
 
     def _lose(self, member: Member, error: Exception) -> None:

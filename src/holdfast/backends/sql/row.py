@@ -54,10 +54,6 @@ __all__ = ["RowBackend"]
 AT_ONCE = 0.01
 """Seconds in which a bell that hangs does not ring: who finds one quicker must not spin."""
 
-RECENT = 1.0
-"""Seconds for which a name that was busy may be called so without another look: whoever has no time
-for one is told that it is busy. A silent database is not, for longer."""
-
 NAMES = 1000
 """So many names of which a line was seen are remembered."""
 
@@ -81,7 +77,7 @@ class RowBackend(TableBackend):
         if self._wake:
             self._window = max(self._window, WINDOW)
         self._bells: Bells | None = None
-        self._lines: dict[str, float] = {}  # names that others wanted when last seen: when
+        self._lines: dict[str, None] = {}  # names that others wanted when last seen
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
@@ -117,10 +113,8 @@ class RowBackend(TableBackend):
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
         busy: Busy | None = None
-        if queue and (seen_at := self._lines.get(claim.name)) is not None:
-            moment = self._port.now()
-            busy = Busy() if moment - seen_at < RECENT else None
-            self._sweeper.perhaps(moment)
+        if queue and claim.name in self._lines:
+            self._sweeper.perhaps(self._port.now())
         elif claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
@@ -137,30 +131,32 @@ class RowBackend(TableBackend):
             found = await self._desk.ask_all((new, (words.peek, (name,))), deadline)
             if isinstance(found, Unknown):
                 return found
-            taken, seen = found
+            taken, looked = found
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
-            if seen.rows:
-                holder, left, _, info = seen.rows[0]
+            if looked.rows:
+                holder, left, _, info = looked.rows[0]
                 if left > 0 and holder != owner:
                     busy = Busy(shown(told(info)))
         if not queue and busy is not None:
             return busy
+        seen = [busy] if busy is not None else []
         try:
-            answer = await self._contend(claim, queue, deadline)
+            answer = await self._contend(claim, queue, deadline, seen)
         except Unavailable:
-            if busy is None or self._port.now() < deadline:
+            if not seen or self._port.now() < deadline:
                 raise
-            return busy  # it was, when last seen, and there was no time to see more
-        if isinstance(answer, Unknown) and busy is not None and self._port.now() >= deadline:
+            return seen[-1]  # it was, when last seen, and there was no time to see more
+        if isinstance(answer, Unknown) and seen and self._port.now() >= deadline:
             claim.unanswered = True  # it may still come to stand in line
-            return busy
+            return seen[-1]
         return answer
 
     async def _contend(
-        self, claim: Claim, queue: bool, deadline: float
+        self, claim: Claim, queue: bool, deadline: float, seen: list[Busy]
     ) -> Grant | Busy | Buried | Unknown:
-        """What one statement could not decide."""
+        """What one statement could not decide. `seen` is told of a holder that was seen, though
+        nothing may come of it."""
         name, owner = claim.name.encode(), claim.owner.encode()
 
         def decide(line: Line) -> tuple[Line, Entry | None] | Buried:
@@ -181,6 +177,7 @@ class RowBackend(TableBackend):
                 return line, entry
             if queue:
                 line.enlist(entry)
+            seen.append(Busy(shown(told(line.holder))))
             return line, None
 
         sent = self._port.now()
@@ -314,7 +311,16 @@ class RowBackend(TableBackend):
     async def renew(
         self, grants: Sequence[Grant], deadline: float
     ) -> Sequence[Renewed | Lost | Unknown]:
-        answers = await super().renew(grants, deadline)
+        answers = list(await super().renew(grants, deadline))
+        # Who held alone may share by now: a renewal and a downgrade that crossed.
+        for at, (grant, answer) in enumerate(zip(grants, answers, strict=True)):
+            if isinstance(answer, Lost) and grant.claim.mode is EXCLUSIVE:
+                sent = self._port.now()
+                found = await self._renew([grant.claim], False, deadline)
+                if isinstance(found, Unknown):
+                    answers[at] = found
+                elif found:
+                    answers[at] = Renewed(valid_until(sent, grant.claim.ttl))
         if self._bells is not None:
             for grant, answer in zip(grants, answers, strict=True):
                 if isinstance(answer, Lost):
@@ -365,6 +371,20 @@ class RowBackend(TableBackend):
             return answer
         return RELEASED if answer else AlreadyLost(NOT_OURS)
 
+    async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
+        claim, owner = grant.claim, grant.claim.owner.encode()
+        shares = False
+
+        def share(line: Line) -> None:
+            nonlocal shares
+            shares = line.share(owner)
+
+        name = claim.name.encode()
+        answer = await self._steps.step(name, owner, share, lambda _: shares, deadline, make=False)
+        if isinstance(answer, Unknown):
+            return answer
+        return None if answer else Lost(NOT_OURS)
+
     async def _end(self, claim: Claim, tombstone: bool, deadline: float) -> bool | Unknown | None:
         """Out of the line or out of the lock, with hand-over; whether it held."""
         owner = claim.owner.encode()
@@ -390,7 +410,7 @@ class RowBackend(TableBackend):
         if others or line.waiters or not line.complete:
             if len(self._lines) >= NAMES:
                 self._lines.clear()
-            self._lines[claim.name] = self._port.now()
+            self._lines[claim.name] = None
         else:
             self._lines.pop(claim.name, None)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.backends.local import admits
@@ -161,6 +161,17 @@ class Line:
         if held.place:
             self.reaped.append((held, expires))
         else:
+            self.changed = True
+        return True
+
+    def share(self, owner: bytes) -> bool:
+        """Who holds alone is a reader from now on, with the same token; whether it holds."""
+        held = self.holders.get(owner)
+        if held is None:
+            return False
+        if held.mode == 0:
+            reader = self.holders[owner] = replace(held, mode=1)
+            self.added.append(reader)
             self.changed = True
         return True
 

@@ -168,6 +168,17 @@ class Store(Cells):
         self.end()
         return held
 
+    def downgrade(self, claim: Claim) -> bool:
+        """True if it holds, and is a reader from now on; its token is the last writer's."""
+        now, name = self.begin(), claim.name.encode()
+        held = self.db.execute(
+            "UPDATE holders SET mode = ? WHERE name = ? AND owner = ? AND expires > ?",
+            (Mode.SHARED.value, name, claim.owner, now),
+        )
+        self._advance(name, now)
+        self.end()
+        return held.rowcount == 1
+
     def withdraw(self, claim: Claim, tombstone: bool) -> None:
         """Out of the line, or out of the lock: nothing of this owner stays; nothing comes, either,
         with a tombstone."""

@@ -142,6 +142,12 @@ class Lease(Fenced, BaseLease):
         the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
         return await transact(self, put, delete)
 
+    async def downgrade(self) -> None:
+        """The writer becomes a reader, in one round trip, with no other writer in between; the
+        lease is shared from now on. Where the store cannot, `Unsupported`."""
+        self.check()
+        await self._engine.downgrade(self._hold)
+
 
 class Permit(Unfenced, BaseLease):
     """A lease of one or more of a semaphore's permits."""

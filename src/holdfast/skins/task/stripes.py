@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from holdfast.core.handle import Taking
 from holdfast.core.options import Want
 from holdfast.skins.task.lock import Acquirable, Lease, Lock
 from holdfast.skins.task.multi import MultiLock
-from holdfast.toolbox.stripes import AnyAcquisition, index_of
+from holdfast.toolbox.stripes import AnyAcquisition, Lines, index_of
 
 if TYPE_CHECKING:
     from holdfast.aio import Locks
@@ -34,30 +34,27 @@ class StripeLease(Lease):
 class AnyStripe(Acquirable[StripeLease]):
     """Whichever stripe is free first."""
 
-    __slots__ = ("_name", "_wants")
+    __slots__ = ("_stripes",)
     _lease = StripeLease
 
-    def __init__(
-        self, client: Locks, name: str, wants: Sequence[Want], cancel_on_lost: bool
-    ) -> None:
-        super().__init__(client, wants[0], cancel_on_lost)
-        self._name = name
-        self._wants = [replace(want, on_lost=None) for want in wants]
+    def __init__(self, client: Locks, stripes: Stripes, want: Want, cancel_on_lost: bool) -> None:
+        super().__init__(client, want, cancel_on_lost)
+        self._stripes = stripes
 
     @property
     def name(self) -> str:
         """The name that the stripes are of."""
-        return self._name
+        return self._stripes.name
 
     async def locked(self) -> bool:
         """Whether all stripes are held, by anybody, anywhere. Old news when you read it."""
-        for want in self._wants:
+        for want in self._stripes._every():
             if not any(info.holders for info in await self._client._inspect(want.name, exact=True)):
                 return False
         return True
 
     def _acquisition(self, engine: Engine) -> Taking:
-        return AnyAcquisition(engine, self._wants, self._want.on_lost)
+        return AnyAcquisition(self._stripes._lines(engine), self._want.on_lost)
 
 
 class Stripes:
@@ -74,6 +71,7 @@ class Stripes:
         self._client = client
         self._want = want
         self._wants: list[Want] = []
+        self._waiting: Lines | None = None
         self._name = name
         self._count = count
         self._cancel_on_lost = cancel_on_lost
@@ -99,7 +97,7 @@ class Stripes:
 
     def any(self) -> AnyStripe:
         """Whichever is free; if none is, whichever is free first."""
-        return AnyStripe(self._client, self._name, self._every(), self._cancel_on_lost)
+        return AnyStripe(self._client, self, self._every()[0], self._cancel_on_lost)
 
     def all(self) -> MultiLock:
         """All of them at once."""
@@ -111,6 +109,14 @@ class Stripes:
         if not self._wants:
             self._wants = [self._want(number) for number in range(self._count)]
         return self._wants
+
+    def _lines(self, engine: Engine) -> Lines:
+        """Where whoever waits for any of them waits; of this process, not of its parent."""
+        lines = self._waiting
+        if lines is None or lines.engine is not engine:
+            quiet = [replace(want, on_lost=None) for want in self._every()]
+            lines = self._waiting = Lines(engine, quiet)
+        return lines
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} count={self._count}>"

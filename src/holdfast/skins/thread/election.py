@@ -154,14 +154,17 @@ class Election:
         if not callable(function):
             raise Misconfigured("run_when_leader wants a function that takes the leadership")
         while True:
+            finished: list[R] = []
             try:
                 with self._seat(value) as leadership:
                     result = function(leadership)
-                    leadership.check()
-                    return result
+                    if not leadership.lost.is_set():
+                        finished.append(result)  # whatever becomes of the lead after it
             except LeaseLost as loss:
                 if loss.name != self._want.name:
                     raise
+            if finished:
+                return finished[0]
 
     @property
     def name(self) -> str:

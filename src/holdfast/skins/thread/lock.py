@@ -120,6 +120,12 @@ class Lease(Fenced, BaseLease):
         the lease holds there; returns the store's revision. `StaleFence` if it does not. etcd."""
         return drive(transact(self, put, delete))
 
+    def downgrade(self) -> None:
+        """The writer becomes a reader, in one round trip, with no other writer in between; the
+        lease is shared from now on. Where the store cannot, `Unsupported`."""
+        self.check()
+        drive(self._engine.downgrade(self._hold))
+
 
 class Permit(Unfenced, BaseLease):
     """A lease of one or more of a semaphore's permits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from holdfast.core.handle import Taking
 from holdfast.core.options import Want
 from holdfast.skins.thread.lock import Acquirable, Lease, Lock
 from holdfast.skins.thread.multi import MultiLock
-from holdfast.toolbox.stripes import AnyAcquisition, index_of
+from holdfast.toolbox.stripes import AnyAcquisition, Lines, index_of
 
 if TYPE_CHECKING:
     from holdfast.sync import Locks
@@ -34,28 +34,27 @@ class StripeLease(Lease):
 class AnyStripe(Acquirable[StripeLease]):
     """Whichever stripe is free first."""
 
-    __slots__ = ("_name", "_wants")
+    __slots__ = ("_stripes",)
     _lease = StripeLease
 
-    def __init__(self, client: Locks, name: str, wants: Sequence[Want]) -> None:
-        super().__init__(client, wants[0])
-        self._name = name
-        self._wants = [replace(want, on_lost=None) for want in wants]
+    def __init__(self, client: Locks, stripes: Stripes, want: Want) -> None:
+        super().__init__(client, want)
+        self._stripes = stripes
 
     @property
     def name(self) -> str:
         """The name that the stripes are of."""
-        return self._name
+        return self._stripes.name
 
     def locked(self) -> bool:
         """Whether all stripes are held, by anybody, anywhere. Old news when you read it."""
-        for want in self._wants:
+        for want in self._stripes._every():
             if not any(info.holders for info in self._client._inspect(want.name, exact=True)):
                 return False
         return True
 
     def _acquisition(self, engine: Engine) -> Taking:
-        return AnyAcquisition(engine, self._wants, self._want.on_lost)
+        return AnyAcquisition(self._stripes._lines(engine), self._want.on_lost)
 
 
 class Stripes:
@@ -65,6 +64,7 @@ class Stripes:
         self._client = client
         self._want = want
         self._wants: list[Want] = []
+        self._waiting: Lines | None = None
         self._name = name
         self._count = count
 
@@ -90,7 +90,7 @@ class Stripes:
 
     def any(self) -> AnyStripe:
         """Whichever is free; if none is, whichever is free first."""
-        return AnyStripe(self._client, self._name, self._every())
+        return AnyStripe(self._client, self, self._every()[0])
 
     def all(self) -> MultiLock:
         """All of them at once."""
@@ -100,6 +100,14 @@ class Stripes:
         if not self._wants:
             self._wants = [self._want(number) for number in range(self._count)]
         return self._wants
+
+    def _lines(self, engine: Engine) -> Lines:
+        """Where whoever waits for any of them waits; of this process, not of its parent."""
+        lines = self._waiting
+        if lines is None or lines.engine is not engine:
+            quiet = [replace(want, on_lost=None) for want in self._every()]
+            lines = self._waiting = Lines(engine, quiet)
+        return lines
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} count={self._count}>"

@@ -27,9 +27,9 @@ except ModuleNotFoundError as error:
 
 # Before they are imported: the asserts of these modules shall explain themselves when they fail.
 THEMES = (
-    "barrier", "cancellation", "cells", "election", "exclusion", "faults", "fencing", "ghosts",
-    "inspection", "latch", "leases", "losses", "modes", "multi", "names", "once", "optimistic",
-    "processes", "protocol", "reentrancy", "stripes", "waiting",
+    "barrier", "cancellation", "cells", "changing", "election", "exclusion", "faults", "fencing",
+    "ghosts", "inspection", "latch", "leases", "losses", "modes", "multi", "names", "once",
+    "optimistic", "processes", "protocol", "reentrancy", "stripes", "waiting",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in (*THEMES, "raw", "harness")))
 

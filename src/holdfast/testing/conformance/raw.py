@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.core.backend import Backend
+from holdfast.core.backend import Backend, Downgrading
 from holdfast.core.port import Port
 from holdfast.ports.asyncio import AsyncioPort
 from holdfast.ports.thread import ThreadPort, drive
@@ -123,6 +123,11 @@ class Raw:
         self, grant: Grant, tombstone: bool = False, within: float = PATIENCE
     ) -> Released | AlreadyLost | Unknown:
         return await self._call(lambda end: self.backend.release(grant, tombstone, end), within)
+
+    async def downgrade(self, grant: Grant, within: float = PATIENCE) -> Lost | Unknown | None:
+        backend = self.backend
+        assert isinstance(backend, Downgrading)
+        return await self._call(lambda end: backend.downgrade(grant, end), within)
 
     async def inspect(self, prefix: str, exact: bool = True) -> list[LockInfo]:
         return await self._call(lambda end: self.backend.inspect(prefix, exact, end), PATIENCE)

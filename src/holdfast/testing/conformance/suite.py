@@ -14,6 +14,7 @@ from holdfast.testing.conformance.barrier import Barrier
 from holdfast.testing.conformance.cancellation import Cancellation
 from holdfast.testing.conformance.cells import Cells
 from holdfast.testing.conformance.election import Election
+from holdfast.testing.conformance.changing import Changing
 from holdfast.testing.conformance.exclusion import Exclusion
 from holdfast.testing.conformance.faults import Faults
 from holdfast.testing.conformance.fencing import Fencing
@@ -93,6 +94,7 @@ class ConformanceSuite(
     Ghosts,
     Cancellation,
     Processes,
+    Changing,
     Multi,
     Striped,
     Once,

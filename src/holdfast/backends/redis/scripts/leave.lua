@@ -34,6 +34,10 @@ elseif (mode == 's' or mode == 'p') and redis.call('ZSCORE', holders, owner) the
 end
 if not held and redis.call('ZREM', queue, owner) == 1 then
   redis.call('HDEL', entries, owner)
+  if redis.call('ZCARD', queue) == 0 then  -- the keys are gone: who comes next keeps new ones
+    number, kept = 0, 0
+    redis.call('DEL', clients)
+  end
 end
 advance(now)
 if value or grave > 0 then save(now, memory) end
