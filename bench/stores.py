@@ -116,7 +116,18 @@ MARIADB = Store(
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
-_BOUND = ("crash", "held", "crowd", "waiting", "drain", "abreast", "away", "imports", "once", "election")
+_BOUND = (
+    "crash",
+    "held",
+    "crowd",
+    "waiting",
+    "drain",
+    "abreast",
+    "away",
+    "imports",
+    "once",
+    "election",
+)
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),
