@@ -65,6 +65,7 @@ def install(python: str, wheel: Path, where: Path) -> Clean:
             str(clean.python),
             "install",
             "--no-index",
+            "--no-compile",
             "--no-cache-dir",
             str(wheel),
         ],
