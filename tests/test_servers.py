@@ -342,9 +342,9 @@ def test_server_outlives_the_thread_that_started_it() -> None:
 
 def test_sentinel_fails_over() -> None:
     with RedisSentinel() as servers:
-        first = servers.wait_master()
-        first.kill()
-        second = servers.wait_master(other_than=first, timeout=20)
+        with servers.failing_over() as first:
+            first.kill()
+        second = servers.wait_master(other_than=first)
         assert second.call("SET", "after", "failover") == "OK"
         first.restart()
         wait_until(lambda: not first.is_master() and first.linked(), "the old master following", 20)
@@ -354,8 +354,9 @@ def test_sentinel_fails_over() -> None:
 def test_cluster_fails_over() -> None:
     with RedisCluster() as servers:
         first = servers.owner_of("key")
-        first.kill()
-        wait_until(lambda: servers.owner_of("key") is not first, "a replica taking over", 20)
+        with servers.eager():
+            first.kill()
+            wait_until(lambda: servers.owner_of("key") is not first, "a replica taking over", 40)
         servers.wait_ok()
         assert servers.owner_of("key").call("SET", "key", "value") == "OK"
 

@@ -19,7 +19,7 @@ from holdfast.cli import kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLI = (sys.executable, "-m", "tests.cli.launch")
-PATIENCE = 30.0
+PATIENCE = 100.0
 """For what must happen. Long, because the machine may be busy; nothing waits for it to pass."""
 
 

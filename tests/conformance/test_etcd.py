@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing.conformance import ConformanceSuite
+from holdfast.testing.conformance.cells import Cells
+from holdfast.testing.conformance.exclusion import Exclusion
+from holdfast.testing.conformance.leases import Leases
+from holdfast.testing.conformance.modes import Modes
+from holdfast.testing.conformance.suite import Suite
+from holdfast.testing.conformance.waiting import Waiting
 from tests.conformance.etcd import EtcdStrategy, RoleStrategy
 
 pytestmark = pytest.mark.servers
@@ -16,7 +22,7 @@ class TestEtcd(ConformanceSuite):
     strategy = RoleStrategy
 
 
-class TestEtcdWithoutUsers(ConformanceSuite):
-    """Nobody logs in: all else is the same."""
+class TestEtcdWithoutUsers(Exclusion, Modes, Waiting, Leases, Cells, Suite):
+    """Nobody logs in: all else is the same, so not everything is shown again."""
 
     strategy = EtcdStrategy

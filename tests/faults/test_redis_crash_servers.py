@@ -79,7 +79,7 @@ def test_over_tls_and_with_the_other_protocol(tmp_path: Path) -> None:
 
 @pytest.fixture
 def servers() -> Iterator[RedisSentinel]:
-    with RedisSentinel(down_after=400) as servers:
+    with RedisSentinel() as servers:
         yield servers
 
 
@@ -122,13 +122,11 @@ def test_a_failover_longer_than_the_grace_is_never_two_holders(
         assert mine
         replicated(servers, keys_of(url).lock("x"))
         with waiting(there.lock("x", ttl=LONG), timeout=60) as waiter:
-            failed = now()
             fail_over(servers, "killed")
             lease = waiter.result(60)
             assert lease
             assert told
             assert told[0] < waiter.at
-            assert told[0] - failed < 2 * grace
             assert not mine.held
             lease.release()
         # Its own lock may have survived the failover.
@@ -235,16 +233,17 @@ def test_the_master_of_a_link_dies(tmp_path: Path) -> None:
             held = {name: locks.lock(name, ttl=LONG).acquire(timeout=5) for name in names}
             safe = [name for name in names if cluster.owner_of(keys.lock(name)) is not master]
             assert safe
-            master.kill()
-            until(
-                lambda: any(
-                    presence in links(node)
-                    for node in cluster.nodes
-                    if node is not master and node.is_master()
-                ),
-                "the link is elsewhere",
-                20,
-            )
+            with cluster.eager():
+                master.kill()
+                until(
+                    lambda: any(
+                        presence in links(node)
+                        for node in cluster.nodes
+                        if node is not master and node.is_master()
+                    ),
+                    "the link is elsewhere",
+                    40,
+                )
             time.sleep(5)
             for name in safe:
                 lease = held[name]

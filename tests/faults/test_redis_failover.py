@@ -21,17 +21,17 @@ pytestmark = [pytest.mark.servers, pytest.mark.req("R37")]
 
 @pytest.fixture
 def servers() -> Iterator[RedisSentinel]:
-    with RedisSentinel(down_after=400) as servers:
+    with RedisSentinel() as servers:
         yield servers
 
 
 def fail_over(servers: RedisSentinel, how: str) -> RedisServer:
     """Another master; the old one is dead, or hangs and does not know it yet."""
-    master = servers.wait_master()
-    if how == "killed":
-        master.kill()
-    else:
-        master.pause()
+    with servers.failing_over() as master:
+        if how == "killed":
+            master.kill()
+        else:
+            master.pause()
     return servers.wait_master(other_than=master)
 
 
@@ -73,7 +73,9 @@ def test_a_failover_while_locks_are_held_and_waited_for(servers: RedisSentinel, 
             assert lease.release() is True
             granted = waiter.result()
             assert granted
-            assert waiter.at - begun < 3
+            assert (
+                waiter.at - begun < 12
+            )  # it looks by itself, if the old master's call is waited for
             assert lease.fence is not None
             assert granted.fence is not None
             assert granted.fence > lease.fence
@@ -86,7 +88,7 @@ def test_a_failover_while_locks_are_held_and_waited_for(servers: RedisSentinel, 
             begun = now()
             lease.release()
             assert waiter.result()
-            assert waiter.at - begun < 0.5
+            assert waiter.at - begun < 3
             waiter.lease.release()
 
 
@@ -121,18 +123,17 @@ def test_a_replica_that_never_saw_the_lock_takes_over(servers: RedisSentinel) ->
     with holdfast.connect(url) as here, holdfast.connect(url) as there:
         with here.lock("x"):
             pass
-        master = servers.wait_master()
-        # Cut the replicas off, so that the master's last writes reach nobody.
-        replicas = [node for node in servers.nodes if node is not master]
-        for replica in replicas:
-            replica.pause()
-        master.call("CLIENT", "KILL", "TYPE", "replica")
-        lease = here.lock("x", ttl=60, renew=False).acquire(timeout=5)
-        assert lease
-        master.kill()
-        for replica in replicas:
-            replica.resume()
-        servers.wait_master(other_than=master)
+        with servers.failing_over() as master:
+            # Cut the replicas off, so that the master's last writes reach nobody.
+            replicas = [node for node in servers.nodes if node is not master]
+            for replica in replicas:
+                replica.pause()
+            master.call("CLIENT", "KILL", "TYPE", "replica")
+            lease = here.lock("x", ttl=60, renew=False).acquire(timeout=5)
+            assert lease
+            master.kill()
+            for replica in replicas:
+                replica.resume()
         second = there.lock("x").acquire(timeout=10)
         assert second
         assert second.fence is not None

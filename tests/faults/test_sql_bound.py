@@ -265,7 +265,7 @@ def test_who_waits_in_vain_keeps_its_connection(
     for _ in range(3):
         began = now()
         assert lock.acquire(timeout=0.2) is None
-        assert 0.2 <= now() - began < 1.0
+        assert 0.2 <= now() - began < 8
     assert pool(there)._idle == [session]
     assert session.usable
     lease.release()

@@ -188,7 +188,7 @@ class RowFaults(Theme):
             begun = api.now()
             with pytest.raises(Unavailable):
                 await client.lock("x").acquire(timeout=0.3)
-            assert api.now() - begun < 2.0
+            assert api.now() - begun < 8
             with pytest.raises(Unavailable):
                 await client.lock("x").acquire(timeout=1.3)
             assert api.now() - begun < 5.0

@@ -102,8 +102,8 @@ def test_an_exchange_ends_at_its_deadline_and_the_session_with_it(
         session = await ground.session()
         began = now()
         with pytest.raises(Gone) as caught:
-            await session.run(SLEEP[ground.driver.dialect.name], (1.5,), began + 0.2)
-        assert 0.2 <= now() - began < 1.0
+            await session.run(SLEEP[ground.driver.dialect.name], (8.0,), began + 0.2)
+        assert 0.2 <= now() - began < 6
         assert caught.value.sent
         assert not session.usable
         with pytest.raises(Gone) as caught:
@@ -286,7 +286,7 @@ def test_a_login_ends_at_its_deadline(ground: Ground, server: SqlServer, monkeyp
         began = now()
         with pytest.raises(Unavailable):
             slow.run(_take(slow, 0.3))
-        assert 0.3 <= now() - began < 1.0
+        assert 0.3 <= now() - began < 8
 
 
 async def _take(ground: Ground, seconds: float = 5.0) -> None:
@@ -301,13 +301,13 @@ def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
         session = await ground.session()
         text = SLEEP[ground.driver.dialect.name]
         await session.begin(
-            [("SELECT 5", ()), (text, (0.5,)), ("SELECT 6", ())], soon(), early=True
+            [("SELECT 5", ()), (text, (2.0,)), ("SELECT 6", ())], soon(), early=True
         )
         began = now()
         first = await session.next(soon())
         assert first is not None
         assert first.rows == [(5,)]
-        assert now() - began < 0.4, "it waited for the statement behind it"
+        assert now() - began < 1.8, "it waited for the statement behind it"
         assert await session.next(now() + 0.1) is None
         assert await session.next(now() + 0.1) is None
         assert session.awaited == 2
@@ -331,8 +331,8 @@ def test_a_session_is_cut_while_somebody_waits_for_it(server: SqlServer, monkeyp
     timer.start()
     began = now()
     with pytest.raises(Gone):
-        ground.run(session.run(text, (3.0,), soon()))
-    assert now() - began < 1
+        ground.run(session.run(text, (8.0,), soon()))
+    assert now() - began < 4
     timer.join()
 
 

@@ -439,6 +439,6 @@ def test_what_nobody_renews_ends_though_its_session_lives_on(
         began = time.monotonic()
         raw.grant("x", ttl=0.5)
         ended = until(lambda: not nodes(client, f"{base}/x"), "the node is gone", 5)
-        assert 0.4 < ended - began < 2
+        assert 0.4 < ended - began < 5
         (session,) = raw.backend._pool._current.values()
         assert session.usable

@@ -164,7 +164,7 @@ def test_our_renewal_keeps_them_out_and_their_expiry_lets_us_in(
     assert java.try_lock(lease=0.4) is None
     begun = time.monotonic()
     with ours.lock(java.name, timeout=5):
-        assert 0.3 < time.monotonic() - begun < 1.5
+        assert 0.3 < time.monotonic() - begun < 4
         assert java.unlock() is None
         assert java.try_lock() is not None
 

@@ -1,18 +1,23 @@
 """Redis Sentinel: a master, its replicas, and the sentinels that fail over between them.
 
-Contract: started means that every sentinel knows the replicas and the other sentinels, so that a
-killed master is replaced, and that the replicas are in step. `wait_master(other_than=...)` follows
-a failover. Partner: `redis.py`.
+Contract: started means that every sentinel knows the replicas and the other sentinels, and that the
+replicas are in step. The sentinels are patient, since on a busy machine a healthy master may be
+silent for a second; `with servers.failing_over() as master:` makes them quick, for as long as it
+takes them to replace the master that the body ends. Partner: `redis.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 from tests.servers.base import START_SECONDS, Group, Process, wait_for_other, wait_until
 from tests.servers.home import HOST, Home
 from tests.servers.redis import RedisServer
+
+PATIENT, QUICK = 30_000, 500
+"""Milliseconds of silence after which a master counts as down."""
 
 
 class Sentinel(RedisServer):
@@ -50,6 +55,10 @@ class Sentinel(RedisServer):
         self.call("SENTINEL", "DEBUG", "info-period", 200, "publish-period", 100)
         self.call("SENTINEL", "DEBUG", "ask-period", 100)
 
+    def down_after(self, milliseconds: int) -> None:
+        name = self._group.master_name
+        self.call("SENTINEL", "SET", name, "down-after-milliseconds", milliseconds)
+
     def sees(self, replicas: int, sentinels: int) -> bool:
         reply = self.call("SENTINEL", "MASTER", self._group.master_name)
         assert isinstance(reply, list)
@@ -69,9 +78,7 @@ class RedisSentinel(Group[RedisServer]):
     version_command = RedisServer.version_command
     master_name: ClassVar[str] = "holdfast"
 
-    def __init__(
-        self, *, replicas: int = 2, sentinels: int = 3, down_after: int = 500, persist: bool = False
-    ) -> None:
+    def __init__(self, *, replicas: int = 2, sentinels: int = 3, persist: bool = False) -> None:
         self.home = Home(self.kind)
         first = RedisServer(self.home, "redis-0", persist=persist)
         follow = {"replicaof": f"{HOST} {first.port}"}
@@ -79,7 +86,7 @@ class RedisSentinel(Group[RedisServer]):
             RedisServer(self.home, f"redis-{n}", persist=persist, settings=follow)
             for n in range(1, replicas + 1)
         ]
-        timings = {"down-after-milliseconds": down_after, "failover-timeout": 2000}
+        timings = {"down-after-milliseconds": PATIENT, "failover-timeout": 2000}
         self.sentinels: list[Sentinel] = []
         for n in range(sentinels):
             self.sentinels.append(Sentinel(self, f"sentinel-{n}", timings))
@@ -114,6 +121,17 @@ class RedisSentinel(Group[RedisServer]):
             if ports.count(node.port) * 2 > len(self.sentinels) and node.is_master():
                 return node
         return None
+
+    @contextmanager
+    def failing_over(self, timeout: float = 40.0) -> Iterator[RedisServer]:
+        """The body ends the master that it is given; afterwards there is another one."""
+        master = self.wait_master(timeout=timeout)
+        for sentinel in self.sentinels:
+            sentinel.down_after(QUICK)
+        yield master
+        self.wait_master(other_than=master, timeout=timeout)
+        for sentinel in self.sentinels:
+            sentinel.down_after(PATIENT)
 
     def wait_master(
         self, *, other_than: RedisServer | None = None, timeout: float = 20.0

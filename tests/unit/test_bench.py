@@ -88,7 +88,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
         stdin=subprocess.DEVNULL,
     )
 
@@ -101,6 +101,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         if set(store.schemes) & set(schemes())
     ],
 )
+@pytest.mark.timeout(300)
 def test_every_scenario_runs_and_says_what_it_measured(tmp_path: Path, store: Store) -> None:
     names = [name for name in STANDARD if PEERS[name].store == store.name] or ["none"]
     peers = [word for name in names for word in ("--peer", name)]

@@ -366,7 +366,7 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
         ended: list[float] = []
 
         def listen(stream: BlockingStream) -> None:
-            drive(stream.receive(clock.now() + 5))
+            drive(stream.receive(clock.now() + 30))
             ended.append(clock.now())
 
         thread = threading.Thread(target=listen, args=(stream,))
@@ -376,7 +376,7 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
         stream._outbox.append(b"what somebody has to say")
         stream.nudge()
         thread.join()
-        assert ended[0] - begun < 1
+        assert ended[0] - begun < 20
         descriptors = stream._ear, stream._mouth
         del stream  # as in a forked child, where nobody closes it
         for descriptor in descriptors:

@@ -665,3 +665,33 @@ def test_nothing_is_imported_when_a_host_is_looked_up() -> None:
         "assert 'ThreadPoolExecutor' in vars(concurrent.futures)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.req("R32", "client paused longer than its lease")
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_silence_in_which_we_were_stopped_is_not_the_stores(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Whoever was stopped for longer than `request_timeout` asks once more before giving up; and
+    not more than once, or a store that hangs on a slow host would be asked for ever."""
+    with holdfast.connect(url(), request_timeout=0.2) as client:
+        backend = client._current.backend
+        attempt = backend.attempt
+        stops: list[float] = []
+
+        async def stopped(claim: Claim, queue: bool, deadline: float) -> Any:
+            if answers and stops:
+                return await attempt(claim, queue, deadline)
+            stops.append(now())
+            time.sleep(0.5)  # as SIGSTOP does
+            return Unknown("the connection was lost")
+
+        monkeypatch.setattr(backend, "attempt", stopped)
+        if answers:
+            with client.lock("x", timeout=20):
+                pass
+            assert len(stops) == 1
+        else:
+            with pytest.raises(Unavailable, match="did not answer"):
+                client.lock("x", timeout=20).acquire()
+            assert len(stops) == 2

@@ -383,7 +383,7 @@ def test_the_body_is_cancelled_soon() -> None:
             begun = clock.now()
             with pytest.raises(LeaseLost):
                 async with locks.lock("x", ttl=0.1, renew=False):
-                    await asyncio.sleep(3)
-            assert clock.now() - begun < 2.5
+                    await asyncio.sleep(30)
+            assert clock.now() - begun < 20
 
     asyncio.run(main())

@@ -27,6 +27,9 @@ Outcome = Grant | Busy | Buried | Unknown | Unavailable
 COURTESY = 0.2
 """How long a timed-out acquire stays to leave the line itself before the keeper does it."""
 
+LATE = 0.1
+"""A request that comes back so much later than it was told to says nothing of the store."""
+
 EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
 
@@ -35,8 +38,8 @@ class Waiting:
     """One acquisition, from its first attempt until it holds, or gave up."""
 
     __slots__ = (
-        "acquisition", "blocking", "deadline", "expired", "failing_since", "failures", "in_line",
-        "reason",
+        "acquisition", "blocking", "deadline", "excused", "expired", "failing_since", "failures",
+        "in_line", "reason",
     )  # fmt: skip
 
     def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
@@ -47,6 +50,7 @@ class Waiting:
         self.failures = 0
         self.reason = ""  # why the store refused, if it did since it last answered
         self.expired = 0
+        self.excused = False  # for a silence in which it was this process that was away
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
     async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
@@ -119,6 +123,9 @@ class Waiting:
         now = engine.port.now()
         self.failures += 1
         self.failing_since = min(self.failing_since, sent)
+        if now >= sent + engine.request_timeout + LATE and not self.excused:
+            # We were stopped, or the host slept: the silence was ours. Ask once more.
+            self.excused, self.failing_since = True, now
         give_up = min(self.deadline, self.failing_since + engine.request_timeout)
         if now >= give_up:
             self._hand_over()

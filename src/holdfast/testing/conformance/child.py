@@ -61,7 +61,7 @@ def _sync(url: str) -> None:
                 case _:
                     return
         except holdfast.HoldfastError as error:
-            _answer(error=type(error).__name__)
+            _answer(error=type(error).__name__, text=str(error))
 
 
 async def _aio(url: str) -> None:
@@ -85,7 +85,7 @@ async def _aio(url: str) -> None:
                 case _:
                     return
         except holdfast.HoldfastError as error:
-            _answer(error=type(error).__name__)
+            _answer(error=type(error).__name__, text=str(error))
 
 
 def _reader() -> Callable[[], Awaitable[str]]:
