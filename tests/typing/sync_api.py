@@ -74,6 +74,7 @@ with lock as lease:
     assert_type(lease.renew(), float)
     assert_type(lease.check(), None)
     assert_type(lease.detach(), None)
+    assert_type(lease.downgrade(), None)
     assert_type(lease.release(), bool)
     lease.on_lost(told)
     lease.on_lost(lambda loss: print(loss.reason))

@@ -8,7 +8,7 @@ import functools
 
 import pytest
 
-from holdfast import AcquireTimeout, LeaseLost, Misconfigured, aio
+from holdfast import AcquireTimeout, LeaseLost, Misconfigured, Unavailable, aio
 from holdfast.testing.conformance.cancellation import STEPS, steps
 from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on, refused, take
 from holdfast.testing.conformance.losses import Ear
@@ -39,8 +39,9 @@ class Striped(Theme):
         assert await full.acquire(blocking=False) is None
         if api.capabilities.inspection:
             assert await full.locked()
-        with pytest.raises(AcquireTimeout):
-            async with api.there.stripes("s", 2, timeout=0.05).any():
+        # So short a time may be over before a store on the other side of a network answers.
+        with pytest.raises((AcquireTimeout, Unavailable)):
+            async with api.there.stripes("s", 2, timeout=0.1).any():
                 pass
         await leases[0].release()
         async with full as again:
