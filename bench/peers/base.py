@@ -146,7 +146,7 @@ def timed(mutex: Mutex, seconds: float) -> list[int]:
     now, acquire, release = time.monotonic_ns, mutex.acquire, mutex.release
     taken: list[int] = []
     over = now() + int(seconds * 1e9)
-    while now() < over:
+    while not taken or now() < over:
         for _ in range(10):
             start = now()
             acquire(None)
@@ -159,7 +159,7 @@ async def timed_in_task(mutex: AsyncMutex, seconds: float) -> list[int]:
     now, acquire, release = time.monotonic_ns, mutex.acquire, mutex.release
     taken: list[int] = []
     over = now() + int(seconds * 1e9)
-    while now() < over:
+    while not taken or now() < over:
         for _ in range(10):
             start = now()
             await acquire(None)

@@ -125,7 +125,7 @@ class With(Threads):
         now, lock = time.monotonic_ns, mutex.lock
         taken: list[int] = []
         over = now() + int(seconds * 1e9)
-        while now() < over:
+        while not taken or now() < over:
             for _ in range(10):
                 start = now()
                 with lock:
@@ -152,7 +152,7 @@ class Tasks(_Common, AsyncAdapter):
         now = time.monotonic_ns
         taken: list[int] = []
         over = now() + int(seconds * 1e9)
-        while now() < over:
+        while not taken or now() < over:
             for _ in range(10):
                 start = now()
                 async with lock:

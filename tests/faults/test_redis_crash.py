@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
 
 GRACE = 1.0
 LONG = 60.0
-MARGIN = 1.5
+MARGIN = 8.0
 """This machine may be busy: here are bounds; `tests/stress/crash.py` has the figures."""
 
 

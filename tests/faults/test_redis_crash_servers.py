@@ -24,7 +24,7 @@ from tests.servers.tls import Certificates, tls_server
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R37")]
 
 LONG = 60.0
-MARGIN = 2.0
+MARGIN = 8.0
 
 
 def keys_of(url: str) -> Keys:

@@ -75,10 +75,9 @@ class Cells:
                 return CellConflict(current, "a newer fencing token has written before")
             version = self._token()
             expires = math.inf if ttl is None else now + ttl
-            fences = [token for token in (fence, highest) if token is not None]
             if stored is None:
                 stored = self._cells[name] = _StoredCell()
-            stored.fence = max(fences, default=None)
+            stored.fence = highest if fence is None else fence  # the highest: see above
             stored.expires = expires
             stored.cell = None if value is None else Cell(value, version)
             if ttl is not None:
