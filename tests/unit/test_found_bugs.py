@@ -695,3 +695,31 @@ def test_a_silence_in_which_we_were_stopped_is_not_the_stores(
             with pytest.raises(Unavailable, match="did not answer"):
                 client.lock("x", timeout=20).acquire()
             assert len(stops) == 2
+
+
+@pytest.mark.req("R32", "server hangs")
+def test_a_wait_that_fails_now_and_then_is_not_as_silent_as_it_was_long(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure counted from when it had begun: after a wait longer than `request_timeout` one
+    hiccup of the store ended it."""
+    store = locks._url
+    with holdfast.connect(str(store), request_timeout=0.2) as client:
+        lease = locks.lock("x").acquire()
+        assert lease is not None
+        backend = client._current.backend
+        wait = backend.wait
+        failed: list[float] = []
+
+        async def fails(*arguments: Any) -> Any:
+            if len(failed) == 3:
+                lease.release()
+                return await wait(*arguments)
+            time.sleep(0.35)
+            failed.append(now())
+            raise Unavailable("a hiccup")
+
+        monkeypatch.setattr(backend, "wait", fails)
+        with client.lock("x", timeout=20):
+            pass
+        assert len(failed) == 3

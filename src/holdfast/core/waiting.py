@@ -94,7 +94,7 @@ class Waiting:
                 return sent, None
             grant = await engine.backend.wait(acquisition.claim, busy, self.deadline)
         except Unavailable as error:
-            return sent, error
+            return engine.port.now(), error  # it failed now, however long it had been waited for
         finally:
             acquisition.waits = False
         # A grant that came while waiting is dated by the backend; renewals count from here.
