@@ -195,6 +195,7 @@ def test_a_restart_shorter_than_the_grace_costs_nobody_anything(kind: Any, tmp_p
             assert now() - restarted > 2.5
             until(lambda: lease.held, "held")
             assert not lost
+            watch.wait("freed")  # it says so after it has done so
             assert {event["name"] for event in watch.events("freed")} == {"y"}
             assert lease.release() is True
             again.release()
