@@ -415,6 +415,37 @@ class RowFaults(Theme):
 
 class PostgresOnly(Theme):
     @pytest.mark.req("R9")
+    async def test_who_is_called_need_not_ask(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The call names the token; a hand-over is what the release costs."""
+        asked: list[str] = []
+        confirmed = RowBackend._confirmed
+
+        async def find_out(self: RowBackend, claim: Claim, deadline: float) -> Grant | None:
+            asked.append(claim.name)
+            return await confirmed(self, claim, deadline)
+
+        monkeypatch.setattr(RowBackend, "_confirmed", find_out)
+        here, there = (api.connect(heartbeat=4 * LONG, window=4 * LONG) for _ in range(2))
+        makers: list[Callable[[Any], Any]] = [
+            lambda locks: locks.lock("the first, while it begins to listen"),
+            lambda locks: locks.lock("x", ttl=20 * LONG),
+            lambda locks: locks.rwlock("y", ttl=20 * LONG).write(),
+            lambda locks: locks.semaphore("z", 1, ttl=20 * LONG),
+        ]
+        for make in makers:
+            lease = await take(make(here))
+            waiter = await api.queue_up(make(there))
+            await lease.release()
+            handed_over = await waiter
+            assert handed_over is not None
+            assert handed_over.held
+            assert handed_over.fence is None or handed_over.fence > (lease.fence or 0)
+            assert await handed_over.release() is True
+        assert set(asked) <= {"the first, while it begins to listen"}
+
+    @pytest.mark.req("R9")
     async def test_the_next_is_called_and_does_not_find_out_by_its_heartbeat(
         self, api: Api
     ) -> None:

@@ -67,6 +67,7 @@ class Waiting(Protocol):
 
     look_at: float
     beat_at: float
+    told: float
 
     @property
     def number(self) -> int: ...
@@ -98,7 +99,7 @@ class Attended(Protocol):
 
     def firsts(self) -> Sequence[Waiting]: ...
 
-    def heard(self, number: str) -> None: ...
+    def heard(self, call: str) -> None: ...
 
     def call_owner(self, owners: set[bytes]) -> None: ...
 
@@ -200,7 +201,7 @@ class Attendant:
             heard = await ear.listen(until)
             self.looks_at = -math.inf
             for payload in heard or ():
-                if payload.isdigit():
+                if payload.partition(" ")[0].isdigit():
                     room.heard(payload)
                 else:
                     room.tell_watchers(payload)
@@ -213,12 +214,15 @@ class Attendant:
         if not any(ticket.beat_at <= now for ticket in waiting):
             return
         owners = [ticket.owner for ticket in waiting]
-        if not await ear.beat(owners, now + PATIENCE):
+        in_line = await ear.beat(owners, now + PATIENCE)
+        if not in_line:
             self._ask_at = 0.0  # somebody is in line no more: find out who
         elif self.asks and self._ask_at <= now + self._pause:
             self._ask_at = now + self._pause  # all are, so that need not be asked
         for ticket in waiting:
             ticket.beat_at = now + min(room.heartbeat, ticket.ttl / 3)
+            if in_line:
+                ticket.told = now
 
     async def _ask(self, ear: Ear) -> float:
         """Who stands in line no more? Asked once where there are calls: when they are first heard,

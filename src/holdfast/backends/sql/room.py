@@ -5,8 +5,13 @@ look of its own is worth it. One attendant for a client (`attendant.py`) hears a
 each line it has the first of this client's waiters look when a holder or waiter ahead should have
 ended: lines are served in order, so that one vouches for the others.
 
-Law 6: waiting costs the heartbeat. Hazard: a call may come before the answer that says "in line"
-(it is kept in `_early`), twice, or for nobody.
+Laws 1 (this process may have been stopped since it was called: what a call gives is dated from the
+last time that this waiter was surely in line), 6 (waiting costs the heartbeat). Hazard: a call may
+come before the answer that says "in line" (it is kept in `_early`), twice, or for nobody.
+
+A call is `place`: find out; or `place token span owner`: it holds for so many microseconds, the
+window of whoever let it in, and need not ask. The owner must be right, too: a server that took over
+may give the same numbers again.
 """
 
 from __future__ import annotations
@@ -15,10 +20,14 @@ import math
 from collections.abc import Awaitable, Callable
 
 from holdfast.backends.sql.attendant import Attendant, Ear
+from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
-from holdfast.types import Claim
+from holdfast.types import Claim, Grant
 
 __all__ = ["Ear", "Place", "Room", "Ticket"]
+
+ENOUGH = 0.7
+"""Of the window: if less is left, who was called asks before it believes it."""
 
 EARLY = 1000
 """So many calls are kept for waiters that have not heard yet that they wait."""
@@ -37,7 +46,8 @@ class Place:
 
 class Ticket:
     __slots__ = (
-        "beat_at", "called", "claim", "event", "look_at", "number", "owner", "place", "ttl", "vain",
+        "beat_at", "called", "claim", "event", "given", "look_at", "number", "owner", "place",
+        "told", "ttl", "vain",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, place: Place, port: Port) -> None:
@@ -45,6 +55,8 @@ class Ticket:
         self.place = place
         self.event = port.event()
         self.called = False  # it holds, or must find out why it stands in line no more
+        self.given: tuple[int, float] | None = None  # by a call: the token or 0, and the seconds
+        self.told = place.told  # it was in line at this moment, or later
         self.look_at = place.look_at
         self.beat_at = 0.0
         self.number = place.number
@@ -55,6 +67,25 @@ class Ticket:
     def look(self) -> None:
         self.look_at = math.inf
         self.event.set()
+
+    def call(self, given: str = "") -> None:
+        match given.split(" "):
+            case [token, span, owner] if owner == self.claim.owner:
+                self.given = int(token), int(span) / 1e6
+        self.called = True
+        self.event.set()
+
+    def grant(self, now: float) -> Grant | None:
+        """What a call gave; None if that must be asked for: there was none, or too little of the
+        window is left for a renewal that a busy machine delays."""
+        given, self.given = self.given, None
+        if given is None:
+            return None
+        token, span = given
+        until = valid_until(self.told, span)
+        if until - now < ENOUGH * span:
+            return None
+        return Grant(self.claim, until, token or None, confirm_by=now + (until - now) / 3)
 
 
 class Room:
@@ -71,7 +102,7 @@ class Room:
         self._open_ear = open_ear
         self.closed = False
         self._tickets: dict[int, Ticket] = {}
-        self._early: dict[str, None] = {}
+        self._early: dict[int, str] = {}  # what was called, by place
         self._watchers: dict[str, set[Callable[[], None]]] = {}  # by what they watch
         self._attendant: Attendant | None = None
 
@@ -82,8 +113,9 @@ class Room:
         ticket.beat_at = place.told + min(self.heartbeat, claim.ttl / 3)
         with self.port.mutex():
             self._tickets[place.number] = ticket
-        if self._early.pop(str(place.number), 0) is None:
-            self._call(ticket)
+        early = self._early.pop(place.number, None)
+        if early is not None:
+            ticket.call(early)
         self._attend(min(ticket.beat_at, ticket.look_at))
         if self.closed:  # looked at after entering: so close() wakes us, or we see it
             ticket.event.set()
@@ -162,25 +194,23 @@ class Room:
                 found[ticket.claim.name] = ticket
         return list(found.values())
 
-    def heard(self, number: str) -> None:
-        ticket = self._tickets.get(int(number))
+    def heard(self, call: str) -> None:
+        place, _, given = call.partition(" ")
+        number = int(place)
+        ticket = self._tickets.get(number)
         if ticket is None:
             while len(self._early) >= EARLY:
                 self._early.pop(next(iter(self._early)), None)
-            self._early[number] = None
-            ticket = self._tickets.get(int(number))
+            self._early[number] = given
+            ticket = self._tickets.get(number)
         if ticket is not None:  # it may have entered between the two
             self._early.pop(number, None)
-            self._call(ticket)
+            ticket.call(given)
 
     def call_owner(self, owners: set[bytes]) -> None:
         for ticket in self._all():
             if ticket.owner in owners:
-                self._call(ticket)
-
-    def _call(self, ticket: Ticket) -> None:
-        ticket.called = True
-        ticket.event.set()
+                ticket.call()
 
     def tell_watchers(self, what: str | None = None) -> None:
         with self.port.mutex():

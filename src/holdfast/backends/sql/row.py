@@ -5,9 +5,10 @@ so is its release: guarded by the expiry and by `line`, which says that more is 
 than one holder. Everything else is a step (`step.py`), under the lock of the name's row; a name of
 which a line was seen last is not tried by one statement first, which would be in vain.
 
-A release hands over by writing the next in line into the row, for a `window`, and calls it; the one
-called confirms by a statement of its own, which makes it the full lease and dates it: from before
-that statement was sent (law 1). Who dies between costs the window, not its ttl.
+A release hands over by writing the next in line into the row, for a `window`, and calls it. A call
+that names the token is believed (`room.py`), and the first renewal, which comes soon, makes it the
+full lease; else the one called confirms by a statement of its own, which dates it: from before that
+statement was sent (law 1). Who dies between costs the window, not its ttl.
 
 Law 3: a statement that arrives late finds `line` raised by the tombstone of its claim, in the very
 row that it would change: no snapshot can hide it.
@@ -263,7 +264,8 @@ class RowBackend(Leaving):
         """The grant, if there is one; else whether it still stands in line."""
         if ticket.called:
             ticket.called = False
-            grant = await self._confirmed(claim, limit)
+            grant = ticket.grant(self._port.now())
+            grant = grant or await self._confirmed(claim, limit)
             if grant is not None:
                 return grant
         owner = claim.owner.encode()
@@ -286,7 +288,10 @@ class RowBackend(Leaving):
             return Grant(claim, valid_until(sent, claim.ttl), held.fence)
         ticket.look_at = self._look_at(line)
         ticket.beat_at = sent + min(self._heartbeat, claim.ttl / 3)
-        return line.mine is not None
+        if line.mine is None:
+            return False
+        ticket.told = sent
+        return True
 
     async def renew(
         self, grants: Sequence[Grant], deadline: float

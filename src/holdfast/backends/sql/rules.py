@@ -55,6 +55,12 @@ class Entry:
     client: bytes
     info: bytes
 
+    @property
+    def call(self) -> str:
+        """What it is told when it was let in (`room.py`)."""
+        span = self.expires - self.since
+        return f"{self.place} {self.fence or 0} {span} {self.owner.decode()}"
+
 
 class Line:
     """One name under its lock."""

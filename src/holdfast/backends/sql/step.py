@@ -35,13 +35,14 @@ class Steps:
         desk: Desk,
         words: Words,
         window: int,
-        handed_over: Callable[[bytes, Sequence[Entry]], None],
+        handed_over: Callable[[bytes, Sequence[Entry], bool], None],
     ) -> None:
         self._desk = desk
         self._words = words
         self._window = window
         self._notify = desk.dialect.notify
-        self._handed_over = handed_over  # told who was let in, where the database calls nobody
+        # Told who was let in, and whether that is certain, where the database calls nobody.
+        self._handed_over = handed_over
 
     async def step(
         self,
@@ -101,15 +102,17 @@ class Steps:
         if not writes and not line.dead and not line.reaped:
             await session.run(*ROLLBACK, deadline)
             return answer
+        done = False
         try:
             results = await session.batch((*writes, COMMIT), deadline)
+            done = True
         except Gone as error:
             if not error.sent:
                 raise
             return Unknown(f"the commit was not answered: {error}")
         finally:
             if line.granted and not self._notify:
-                self._handed_over(name, line.granted)
+                self._handed_over(name, line.granted, done)
         for (text, _), result in zip(writes, results, strict=False):
             if text is words.enter and line.mine is not None and line.mine in line.added:
                 line.mine.place = words.number(result) or 0
@@ -158,10 +161,10 @@ class Steps:
                 (words.write, (line.version, owner, expires, since, ttl, flag, info, name))
             )
         if self._notify:
-            calls = [*line.granted, *([line.called] if line.called is not None else [])]
-            writes.extend(
-                (self._notify, (entry.client.decode(), str(entry.place))) for entry in calls
-            )
+            calls = [(entry, entry.call) for entry in line.granted]
+            if line.called is not None:
+                calls.append((line.called, str(line.called.place)))
+            writes.extend((self._notify, (entry.client.decode(), call)) for entry, call in calls)
         return writes
 
 

@@ -105,13 +105,13 @@ class TableBackend(Overview, Cells):
             raise
         return SessionEar(session, dialect, self._words, hearing, calls, cells)
 
-    def _handed_over(self, name: bytes, granted: Sequence[Entry]) -> None:
+    def _handed_over(self, name: bytes, granted: Sequence[Entry], done: bool) -> None:
         """By a step of ours, or so it seems: who of ours was let in need not ask for it, and who
         waits behind somebody else's asks soon."""
         client = self._client.encode()
         ours = [entry for entry in granted if entry.client == client]
         for entry in ours:
-            self._room.heard(str(entry.place))
+            self._room.heard(entry.call if done else str(entry.place))
         if len(ours) < len(granted):
             self._room.passed_on(name.decode())
 

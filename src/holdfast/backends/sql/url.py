@@ -42,7 +42,7 @@ OPTIONS = (
         "own, or one node of a cluster",
         ("", "session"),
     ),
-    Option("window", 1.0, "row: seconds a waiter that was given the lock has to answer"),
+    Option("window", 2.0, "row: seconds a waiter that was given the lock has to answer"),
     Option("heartbeat", 1.0, "row: seconds after which who waits says that it is alive"),
     Option("poll", 0.25, "the longest pause between two looks where nobody can call"),
 )
