@@ -317,6 +317,8 @@ def main() -> int:
     working = add("worker")
     working.add_argument("words", nargs=3)
     said = parser.parse_args()
+    if said.what != "worker":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
     if said.what == "kills":
         return kills(said.count, said.grace, said.store)
     if said.what == "pauses":
