@@ -126,6 +126,23 @@ def test_nobody_remembers_a_count_so_it_is_not_repeated(
     assert len(faulty.written) == 1
 
 
+# -- optimistic ------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("B5", "law 2")
+def test_a_commit_without_an_answer_under_another_is_not_said_to_have_failed(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    faulty = Faulty(locks)
+    mine, theirs = locks.optimistic("x"), other.optimistic("x")
+    faulty.losing = 1
+    assert mine.commit(mine.version()) == theirs.version()
+    faulty.losing = 1
+    faulty.then = lambda: (theirs.commit(theirs.version()), None)[1]
+    with pytest.raises(holdfast.Unavailable, match="not known"):
+        mine.commit(mine.version())
+
+
 # -- barrier ---------------------------------------------------------------------------------------
 
 
@@ -485,6 +502,7 @@ def test_names_that_would_be_too_long_in_the_store_are_refused(locks: holdfast.L
         locks.election,
         lambda name: locks.latch(name, 1),
         lambda name: locks.barrier(name, 2),
+        locks.optimistic,
     ]
     for make in makers:
         make("x" * 1000)
