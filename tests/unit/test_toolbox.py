@@ -60,7 +60,8 @@ class Faulty:
         backend.cell_write = self.write
 
     async def write(self, name: str, value: bytes | None, **how: Any) -> Answer:
-        self.written.append({"name": name, "value": value, **how})
+        if value is not None:
+            self.written.append({"name": name, "value": value, **how})
         if self.refusing:
             self.refusing -= 1
             self.then()
@@ -354,11 +355,115 @@ def test_a_computation_that_lost_its_claim_writes_nothing(
 @pytest.mark.req("R70", "B5", "law 2")
 def test_a_value_whose_answer_is_lost_is_stored(locks: holdfast.Locks) -> None:
     faulty = Faulty(locks)
-    faulty.losing = 2
-    token = locks.once("x", 100, lambda: b"value")
+
+    def compute() -> bytes:
+        faulty.losing = 2
+        return b"value"
+
+    token = locks.once("x", 100, compute)
     assert token.get() == b"value"
     assert token.get() == b"value"
     assert len(faulty.written) == 4
+
+
+def between(locks: holdfast.Locks, do: Callable[[], Any]) -> list[Answer]:
+    """Done between the two writes of a value; how the second is answered then."""
+    backend: Any = locks._engine().backend
+    write = backend.cell_write
+    answers: list[Answer] = []
+
+    async def then_write(name: str, value: bytes | None, **how: Any) -> Answer:
+        second = name.startswith("once-fresh:") and value is not None
+        if second:
+            backend.cell_write = write
+            do()
+        answer: Answer = await write(name, value, **how)
+        if second:
+            answers.append(answer)
+        return answer
+
+    backend.cell_write = then_write
+    return answers
+
+
+@pytest.mark.req("R70", "B5", "law 7")
+@pytest.mark.parametrize("fails", ["slow", "killed"])
+def test_who_was_stopped_between_its_two_writes_replaces_nothing_newer(
+    locks: holdfast.Locks, other: holdfast.Locks, fails: str
+) -> None:
+    """Though the newer one has no `fresh` either: it was slow, or died between its own two."""
+
+    def slow() -> str:
+        port.now = lambda: now() + (20 if fails == "slow" else 0)
+        return "newer"
+
+    def meanwhile() -> None:
+        for name in ("once:x", "using:x"):
+            other.evict(name)  # as if we had been stopped for longer than the lease
+        if fails == "killed":
+            between(other, lambda: 1 / 0)
+        newer.get()
+
+    port: Any = other._engine().port
+    now = port.now
+    newer = other.once("x", 100, slow, ahead=90, lease=1000)
+    answers = between(locks, meanwhile)
+    old = locks.once("x", 100, lambda: "old", ahead=90, lease=1000)
+    assert old.get() == "old"
+    assert isinstance(answers[0], CellConflict)
+    assert other.once("x", 100, lambda: "next", ahead=90).get() != "old"
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_value_that_is_forgotten_between_its_two_writes_stays_forgotten(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    theirs = other.once("x", 100, lambda: "next")
+    between(locks, lambda: theirs.invalidate("value"))
+    assert locks.once("x", 100, lambda: "value").get() == "value"
+    assert theirs.get() == "next"
+
+
+@pytest.mark.req("R70", "B5", "law 1")
+def test_a_write_that_is_repeated_does_not_make_a_value_last_longer(locks: holdfast.Locks) -> None:
+    faulty = Faulty(locks)
+    port: Any = locks._engine().port
+    now = port.now
+    late = 0.0
+    port.now = lambda: now() + late
+
+    def pass_time() -> None:
+        nonlocal late
+        late += 1.0
+
+    def compute() -> str:
+        faulty.losing, faulty.then = 1, pass_time
+        return "value"
+
+    assert locks.once("x", 100, compute, ahead=30, lease=1000).get() == "value"
+    first, again, fresh = (how["ttl"] for how in faulty.written)
+    assert again <= first - 1
+    assert fresh <= again - 30
+
+
+@pytest.mark.req("R70", "B5", "law 2")
+def test_a_value_that_cannot_be_forgotten_is_not_asked_for_in_a_loop(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    token = locks.once("x", 100, lambda: "value")
+    token.get()
+    engine: Any = locks._engine()
+    engine.request_timeout = 0.2
+    asked: list[str] = []
+
+    async def silent(name: str, value: bytes | None, **how: Any) -> Answer:
+        asked.append(name)
+        return Unknown("silent")
+
+    engine.backend.cell_write = silent
+    with pytest.raises(holdfast.Unavailable):
+        token.invalidate("value")
+    assert len(asked) < 100
 
 
 @pytest.mark.req("R70", "B5")

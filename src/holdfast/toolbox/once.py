@@ -8,7 +8,10 @@ reading the old one.
 
 A value is in two cells: `fresh` until it should be replaced, `kept` until it is over. Both are
 written under the claim's token, so what a slow old computation made never replaces newer work; and
-its time counts from before the computation began (law 1).
+its time counts from before the computation began (law 1). Hazard: who was stopped between its two
+writes comes back when another has written only the first, or has not come that far; so `fresh`
+hears of a token before anything is computed under it. And who is refused with a value may have it
+forgotten between the two; so who wrote both looks whether the first is still there.
 
 `use` reads it under a shared claim of `using:NAME`, which a computation takes alone: a value that
 is in use is not replaced. Hazard: who uses it and computes would wait for itself, so the skin says
@@ -30,8 +33,8 @@ from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, checked_timeout, seconds, want
 from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unsupported
 from holdfast.toolbox.under import left_of, under
-from holdfast.toolbox.values import decode, encode, need, read, write
-from holdfast.types import Busy, Capabilities, Cell, CellConflict, Mode
+from holdfast.toolbox.values import decode, encode, forget, need, read, write
+from holdfast.types import Busy, Capabilities, Mode
 
 __all__ = ["Compute", "Recipe", "Use", "get", "invalidate", "recipe"]
 
@@ -212,20 +215,24 @@ class _Work:
         return made
 
     async def _make(self, hold: Hold, gate: Hold) -> bytes | None:
-        engine, recipe = self.engine, self.recipe
-        begun = engine.port.now()
+        engine, recipe, fence = self.engine, self.recipe, hold.fence
+        kept, fresh = KEPT + recipe.name, FRESH + recipe.name
+        if not await write(engine, fresh, None, fence, None):
+            return None
+        until = engine.port.now() + recipe.ttl
         data = encode(await self.compute())
-        left = begun + recipe.ttl - engine.port.now()
         if not (engine.trusted(hold) and engine.trusted(gate)):
             log.warning("%r was computed for too long: its claim was lost", recipe.name)
             return None
-        if left <= 0:
+        if engine.port.now() >= until:
             log.warning("computing %r took longer than its ttl: it is not kept", recipe.name)
             return data
-        if not await write(engine, KEPT + recipe.name, data, hold.fence, left):
+        if not await write(engine, kept, data, fence, until):
             return None
-        if left > recipe.ahead:
-            await write(engine, FRESH + recipe.name, data, hold.fence, left - recipe.ahead)
+        if await write(engine, fresh, data, fence, until - recipe.ahead):
+            cell = await read(engine, kept)
+            if cell is None or cell.value != data:  # somebody was refused with it already
+                await forget(engine, fresh, data)
         return data
 
 
@@ -235,31 +242,20 @@ async def _nothing(hold: Hold) -> None:
 
 async def invalidate(engine: Engine, recipe: Recipe, value: Any, timeout: float) -> None:
     """Forget the value: with `value` only if it is that one, which nobody is waited for."""
+    names = KEPT + recipe.name, FRESH + recipe.name  # in this order: see `_make`
     if value is not None:
         data = encode(value)
-        for name in (FRESH + recipe.name, KEPT + recipe.name):
-            await _forget(engine, name, data)
+        for name in names:
+            await forget(engine, name, data)
         return
 
-    async def forget(hold: Hold) -> None:
-        for name in (FRESH + recipe.name, KEPT + recipe.name):
+    async def alone(hold: Hold) -> None:
+        for name in names:
             await write(engine, name, None, hold.fence, None)
 
-    busy = await under(engine, recipe.alone, timeout, forget)
+    busy = await under(engine, recipe.alone, timeout, alone)
     if isinstance(busy, Busy):
         raise refused(recipe.alone, busy, timeout)
-
-
-async def _forget(engine: Engine, name: str, data: bytes) -> None:
-    cell = await read(engine, name)
-    deadline = engine.port.now() + engine.request_timeout
-    while cell is not None and cell.value == data:
-        answer = await engine.backend.cell_write(
-            name, None, expect=cell.version, fence=None, ttl=None, deadline=deadline
-        )
-        if isinstance(answer, Cell | CellConflict):
-            return  # gone, or another by now
-        cell = await read(engine, name)
 
 
 class Use:

@@ -20,8 +20,8 @@ from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, Mode, Unknown
 
 __all__ = [
-    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "need", "read", "until_changed",
-    "whole",
+    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "need", "read",
+    "until_changed", "whole", "write",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -156,13 +156,17 @@ async def change(
 
 
 async def write(
-    engine: Engine, name: str, data: bytes | None, fence: int | None, ttl: float | None
+    engine: Engine, name: str, data: bytes | None, fence: int | None, until: float | None
 ) -> bool:
-    """Write under a fencing token, whatever is there; False: a newer one has written before."""
+    """Write under a fencing token, whatever is there; False: a newer one has written before, or
+    there is no time left until `until` (None: for ever). Law 1: a second try has less of it."""
     port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
     while True:
+        ttl = None if until is None else until - port.now()
+        if ttl is not None and ttl <= 0:
+            return False
         answer = await _put(engine, name, data, None, fence, ttl, deadline)
         if not isinstance(answer, Unknown):
             return isinstance(answer, Cell)
@@ -170,6 +174,22 @@ async def write(
         left = deadline - port.now()
         if left <= 0:
             raise Unavailable(f"whether {name!r} was written is not known: {answer.reason}")
+        await port.sleep(pause(failures, port.random(), left))
+
+
+async def forget(engine: Engine, name: str, data: bytes) -> None:
+    """Delete what is there as long as it is this, though it were written again meanwhile."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures = 0
+    while (cell := await read(engine, name)) is not None and cell.value == data:
+        answer = await _put(engine, name, None, cell.version, None, None, deadline)
+        if isinstance(answer, Cell):
+            return
+        failures += 1
+        left = deadline - port.now()
+        if left <= 0:
+            raise Unavailable(f"whether {name!r} was forgotten is not known: {answer.reason}")
         await port.sleep(pause(failures, port.random(), left))
 
 
