@@ -4,6 +4,7 @@ answers are lost at will. What every store must do with them is in the conforman
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -473,6 +474,106 @@ def test_an_expired_value_inside_hold_is_an_error_and_no_deadlock(locks: holdfas
         token.invalidate("value")
         with pytest.raises(holdfast.Misconfigured, match="wait for itself"):
             token.get()
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_try_to_hold_what_somebody_computes_is_no_error(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    mine = locks.once("x", 100, lambda: "mine").hold()
+
+    def compute() -> str:
+        assert mine.acquire(blocking=False) is None
+        assert mine.acquire(timeout=0.01) is None
+        with pytest.raises(holdfast.AcquireTimeout):
+            locks.once("x", 100, lambda: "mine", timeout=0).hold().__enter__()
+        return "theirs"
+
+    assert other.once("x", 100, compute).get() == "theirs"
+
+    def impatient() -> str:
+        raise holdfast.AcquireTimeout("of the computation itself")
+
+    with pytest.raises(holdfast.AcquireTimeout, match="computation itself"):
+        locks.once("y", 100, impatient).hold().acquire(blocking=False)
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_computation_that_gives_up_is_told_of_though_the_old_value_is_good(
+    locks: holdfast.Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    computed: list[int] = []
+
+    def compute() -> str:
+        computed.append(1)
+        if len(computed) > 1:
+            raise holdfast.AcquireTimeout("of the computation itself")
+        return "old"
+
+    token = locks.once("x", 100, compute, ahead=99.99)
+    assert token.get() == "old"
+    time.sleep(0.02)
+    assert [token.get() for _ in range(3)] == ["old"] * 3
+    assert len(computed) == 2
+    assert "computation itself" in caplog.text
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_value_that_is_over_at_once_is_not_computed_for_ever(locks: holdfast.Locks) -> None:
+    computed: list[int] = []
+
+    def compute() -> str:
+        computed.append(1)
+        time.sleep(0.02)
+        return "over"
+
+    with pytest.raises(holdfast.Unavailable, match="too short"):
+        locks.once("x", 0.01, compute, ahead=0).hold().acquire(timeout=0.01)
+    assert len(computed) == 3
+
+
+@pytest.mark.req("R70", "B5")
+def test_a_claim_that_is_lost_each_time_is_not_computed_under_for_ever(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    computed: list[int] = []
+
+    def compute() -> str:
+        computed.append(1)
+        keeper = locks._engine().keeper
+        for hold in list(keeper._holds.values()):
+            keeper.lose(hold, "by this test", gone=False)
+        return "vain"
+
+    with pytest.raises(holdfast.Unavailable, match="lost each time"):
+        locks.once("x", 100, compute).get()
+    assert len(computed) == 3
+
+
+@pytest.mark.req("R70", "B5", "B3")
+def test_threads_that_ask_for_hold_at_once_have_the_same(locks: holdfast.Locks) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            token = locks.once("x", 100, lambda: "value")
+            start = threading.Barrier(4)
+            got: list[object] = []
+
+            def ask(
+                token: Any = token, start: threading.Barrier = start, got: list[object] = got
+            ) -> None:
+                start.wait()
+                got.append(token.hold())
+
+            threads = [threading.Thread(target=ask) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(set(map(id, got))) == 1
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.req("B5")

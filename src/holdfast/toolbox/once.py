@@ -31,7 +31,7 @@ from holdfast.core.handle import refused
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, checked_timeout, seconds, want
-from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unsupported
+from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.toolbox.under import left_of, under
 from holdfast.toolbox.values import decode, encode, forget, need, read, write
 from holdfast.types import Busy, Capabilities, Mode
@@ -50,6 +50,9 @@ AHEAD = 0.1
 
 AGAIN = 0.1
 """After a replacement failed: the part of `ahead` in which this object does not try another."""
+
+VAIN = 3
+"""So often one call computes in vain: its claim was lost each time, or its value over at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,9 +135,12 @@ async def _look(engine: Engine, recipe: Recipe) -> tuple[bytes | None, bool]:
 async def get(
     engine: Engine, recipe: Recipe, compute: Compute, timeout: float, inside: bool
 ) -> Any:
-    port = engine.port
-    deadline = math.inf if timeout < 0 else port.now() + timeout
-    work = _Work(engine, recipe, compute, deadline)
+    deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+    return await _get(_Work(engine, recipe, compute, deadline), inside)
+
+
+async def _get(work: _Work, inside: bool) -> Any:
+    engine, recipe, port = work.engine, work.recipe, work.engine.port
     while True:
         data, fresh = await _look(engine, recipe)
         if data is not None and (fresh or inside or port.now() < recipe.again_at):
@@ -159,6 +165,12 @@ class _Work:
         self.deadline = deadline
         self.asked = False  # whether we have asked for the claim without waiting
         self.waited = False  # whether we have waited for somebody's computation
+        self.busy: Busy | None = None  # who was in the way, if time ran out: not that of `compute`
+        self.vain = 0  # how often it was computed, and the claim lost meanwhile
+
+    def _refused(self, want: Want, busy: Busy, left: float) -> AcquireTimeout:
+        self.busy = busy
+        return refused(want, busy, left)
 
     async def ahead(self, old: bytes) -> bytes | None:
         """Replace a value that is still good. If that fails, it goes on being good."""
@@ -167,9 +179,9 @@ class _Work:
             made = await under(engine, recipe.alone, 0, self._alone)
         except (Closed, Misconfigured, Unsupported):
             raise
-        except AcquireTimeout:  # it is in use
-            return old
         except Exception as error:  # noqa: BLE001 - whatever a computation may raise
+            if self.busy is not None:  # it is in use
+                return old
             recipe.again_at = engine.port.now() + AGAIN * recipe.ahead
             log.warning("%r could not be replaced ahead of its end: %r", recipe.name, error)
             return old
@@ -184,17 +196,17 @@ class _Work:
             if not isinstance(made, Busy):
                 return made
             if left_of(engine, self.deadline) == 0:
-                raise refused(recipe.alone, made, 0)
+                raise self._refused(recipe.alone, made, 0)
         left = left_of(engine, self.deadline)
         if recipe.behind is not None and not self.waited:
             self.waited = True
             busy = await under(engine, recipe.behind, left, _nothing)
             if isinstance(busy, Busy):
-                raise refused(recipe.behind, busy, left)
+                raise self._refused(recipe.behind, busy, left)
             return None
         made = await under(engine, recipe.alone, left, self._alone)
         if isinstance(made, Busy):
-            raise refused(recipe.alone, made, left)
+            raise self._refused(recipe.alone, made, left)
         return made
 
     async def _alone(self, hold: Hold) -> bytes | None:
@@ -211,7 +223,7 @@ class _Work:
         left = left_of(engine, deadline)
         made = await under(engine, recipe.replace, left, lambda gate: self._make(hold, gate))
         if isinstance(made, Busy):
-            raise refused(recipe.replace, made, left)
+            raise self._refused(recipe.replace, made, left)
         return made
 
     async def _make(self, hold: Hold, gate: Hold) -> bytes | None:
@@ -223,6 +235,13 @@ class _Work:
         data = encode(await self.compute())
         if not (engine.trusted(hold) and engine.trusted(gate)):
             log.warning("%r was computed for too long: its claim was lost", recipe.name)
+            self.vain += 1
+            if self.vain >= VAIN:
+                raise Unavailable(
+                    f"{recipe.name!r} was computed {self.vain} times, and its claim was lost each "
+                    f"time: the store was away, or compute() kept this process from renewing it. "
+                    f"It was asked for with lease={recipe.alone.ttl:g}"
+                )
             return None
         if engine.port.now() >= until:
             log.warning("computing %r took longer than its ttl: it is not kept", recipe.name)
@@ -272,8 +291,14 @@ class Use:
     async def run(self, compute: Compute, timeout: float, inside: bool) -> tuple[Hold | Busy, Any]:
         engine, recipe = self.engine, self.recipe
         deadline = math.inf if timeout < 0 else engine.port.now() + timeout
-        while True:
-            await get(engine, recipe, compute, left_of(engine, deadline), inside)
+        for _ in range(VAIN):
+            work = _Work(engine, recipe, compute, deadline)
+            try:
+                await _get(work, inside)
+            except AcquireTimeout:
+                if work.busy is None:  # of `compute`
+                    raise
+                return work.busy, None
             left = left_of(engine, deadline)
             hold = await self.acquisition.run(left != 0, left)
             if isinstance(hold, Busy):
@@ -283,3 +308,7 @@ class Use:
                 return hold, decode(data)
             await engine.release(hold, self.acquisition)  # it was over just then
             self.acquisition = Acquisition(engine, recipe.sharing)
+        raise Unavailable(
+            f"the value of {recipe.name!r} was over before it could be used, {VAIN} times: "
+            f"ttl={recipe.ttl:g} is too short for computing it, or it is invalidated all the time"
+        )
