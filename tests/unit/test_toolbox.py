@@ -169,6 +169,28 @@ def test_an_arrival_whose_answer_is_lost_counts_once(
 
 
 @pytest.mark.req("B5", "law 2")
+def test_a_reset_whose_answer_is_lost_does_not_strike_those_who_come_after_it(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    theirs = other.barrier("x", 2)
+    theirs.abort()
+    faulty = Faulty(locks)
+    met: list[int] = []
+    party = threading.Thread(target=lambda: met.append(theirs.wait(30)))
+
+    def come() -> None:
+        party.start()
+        until(theirs.waiting)
+
+    faulty.losing, faulty.then = 1, come
+    mine = locks.barrier("x", 2)
+    mine.reset()
+    assert mine.wait(30) == 1
+    party.join(30)
+    assert met == [0]
+
+
+@pytest.mark.req("B5", "law 2")
 def test_a_party_does_not_meet_itself(locks: holdfast.Locks) -> None:
     faulty = Faulty(locks)
     faulty.losing = 1
@@ -715,3 +737,25 @@ def test_names_that_would_be_too_long_in_the_store_are_refused(locks: holdfast.L
         for name in ("x" * 1024, "", "\ud800"):
             with pytest.raises(holdfast.Misconfigured):
                 make(name)
+
+
+@pytest.mark.req("B5")
+def test_a_wait_for_a_cell_that_fails_now_and_then_is_not_as_silent_as_it_was_long(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    engine: Any = locks._engine()
+    wait, port = engine.backend.cell_wait, engine.port
+    now = port.now
+    waited: list[float] = []
+
+    async def fails_once(name: str, version: int, deadline: float) -> Cell | None:
+        if not waited:
+            waited.append(1.0)
+            port.now = lambda: now() + engine.request_timeout + 1  # so long it was silent, and well
+            raise holdfast.Unavailable("a hiccup")
+        other.latch("x", 1).count_down()
+        cell: Cell | None = await wait(name, version, deadline)
+        return cell
+
+    engine.backend.cell_wait = fails_once
+    assert locks.latch("x", 1).wait()

@@ -10,6 +10,7 @@ Partners: `once.py`, `election.py`, `latch.py`, `barrier.py`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -218,7 +219,7 @@ async def until_changed(
     """The cell when it is another than was seen, or as it was when last seen at the deadline."""
     port = engine.port
     version = 0 if seen is None else seen.version
-    failing_since, failures = 0.0, 0
+    failing_since, failures = math.inf, 0
     while True:
         if engine.closed or engine.keeper.exiting:
             raise Closed("the client was closed while this waited")
@@ -226,15 +227,16 @@ async def until_changed(
         try:
             cell = await engine.backend.cell_wait(name, version, min(deadline, now + LOOK))
         except Unavailable:
-            if port.now() >= deadline:
+            now = port.now()  # it failed now, however long it had been waited for
+            if now >= deadline:
                 return seen  # there was no time to see more
             failures += 1
-            failing_since = failing_since or now
-            left = min(deadline, failing_since + engine.request_timeout) - port.now()
+            failing_since = min(failing_since, now)
+            left = min(deadline, failing_since + engine.request_timeout) - now
             if left <= 0:
                 raise
             await port.sleep(pause(failures, port.random(), left))
             continue
-        failing_since, failures = 0.0, 0
+        failing_since, failures = math.inf, 0
         if (0 if cell is None else cell.version) != version or port.now() >= deadline:
             return cell
