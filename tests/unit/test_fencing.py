@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -452,20 +453,91 @@ def test_a_record_deleted_while_one_waits_for_it(
 @pytest.mark.req("fork after acquire")
 def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
     file = fencing.File(tmp_path / "report.txt")
-    reading, writing = os.pipe()
-    with file._alone():
-        pid = os.fork()
-        if pid == 0:
-            os.read(reading, 1)  # until the parent is done
-            os._exit(0)
+    with file._alone() as record:
+        copy = os.dup(record)  # as in a child of which Python has not heard
     try:
+        with (tmp_path / "report.txt.fence").open() as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(copy)
+
+
+@pytest.mark.req("fork after acquire", "holder killed -9")
+def test_a_child_of_a_writer_that_was_killed_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    file = fencing.File(tmp_path / "report.txt")
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        with file._alone():
+            if os.fork() == 0:
+                os.close(writing)
+                os.read(reading, 1)  # until the test is done
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        os.waitpid(parent, 0)
         with (tmp_path / "report.txt.fence").open() as record:
             fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        os.write(writing, b"x")
-        os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
+
+
+def test_a_child_lets_go_of_the_record_and_not_of_its_parents_lock(tmp_path: Path) -> None:
+    file = fencing.File(tmp_path / "report.txt")
+    with file._alone():
+        pid = os.fork()
+        if pid == 0:
+            for record in files._records:
+                fcntl.flock(record, fcntl.LOCK_UN)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with (tmp_path / "report.txt.fence").open() as again, pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_first_record_is_on_disk_with_its_name_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def flush(fd: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    def replace(source: str, target: str) -> None:
+        done.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", replace)
+    fencing.File(tmp_path / "x").write(5, "five")
+    assert done == ["x.fence-new", "x.fence", tmp_path.name, "rename", tmp_path.name]
+    done.clear()
+    fencing.File(tmp_path / "y").check(5)
+    assert done == ["y.fence", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", ["report.txt.fence", "report.txt.fence-new"])
+def test_links_that_somebody_put_there_are_not_followed(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("not yours")
+    (tmp_path / name).symlink_to(precious)
+    with contextlib.suppress(OSError):
+        fencing.File(tmp_path / "report.txt").write(5, "five")
+    assert precious.read_text() == "not yours"
+    assert not (tmp_path / "report.txt").is_symlink()
+
+
+def test_a_link_does_not_replace_a_file(tmp_path: Path) -> None:
+    """The next one would follow it, find no record there, and let an older token in."""
+    made, link, path = tmp_path / "made", tmp_path / "link", tmp_path / "report.txt"
+    made.write_text("nine")
+    link.symlink_to(made)
+    with pytest.raises(Misconfigured, match="link"):
+        fencing.File(path).replace(9, link)
+    assert not path.exists()
 
 
 def test_a_file_with_asyncio(tmp_path: Path) -> None:
