@@ -205,6 +205,20 @@ def test_no_task_passes_while_another_writes() -> None:
     asyncio.run(work())
 
 
+def test_no_task_passes_by_check_while_another_writes() -> None:
+    async def work() -> None:
+        gate = afencing.Gate()
+        async with gate.passing(5):
+            gate.check(5)  # its own
+            with pytest.raises(Misconfigured, match="passing"):
+                gate.check(6)
+            with pytest.raises(StaleFence):
+                gate.check(4)
+        assert gate.check(6) == 6
+
+    asyncio.run(work())
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -642,12 +656,57 @@ def test_a_trigger_for_a_database_that_we_do_not_know() -> None:
     assert any("app.account_fence_check" in s for s in fencing.trigger("app.account", "postgresql"))
 
 
+@pytest.mark.req("law 10")
+def test_a_trigger_takes_no_others_place() -> None:
+    """Of tables whose names differ in a quoted character, or of two columns of one table."""
+    connection = sqlite3.connect(":memory:")
+    wanted = [
+        ('"a b"', "fence"), ("a_b", "fence"), ('"a.b"', "fence"), ("a_b", "other"),
+        ("a", "b_fence"), (f"{'long' * 20}1", "fence"), (f"{'long' * 20}2", "fence"),
+    ]  # fmt: skip
+    for table, fence in wanted:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (other INT, fence INT, b_fence INT)"
+        )
+        for _ in range(2):
+            for statement in fencing.trigger(table, "sqlite", fence=fence):
+                connection.execute(statement)
+    for table, fence in wanted:
+        connection.execute(f"INSERT INTO {table} VALUES (9, 9, 9)")
+        with pytest.raises(sqlite3.IntegrityError, match="stale"):
+            connection.execute(f"UPDATE {table} SET {fence} = 3")
+    connection.close()
+
+
+@pytest.mark.req("law 10")
+def test_a_name_does_not_end_the_function_of_a_trigger() -> None:
+    for fence in ("a$$b", '"f$$; DROP TABLE t; --"', '"$$ $x$"'):
+        function = fencing.trigger("t", "postgresql", fence=fence)[0]
+        quote = function.rpartition(" ")[2]
+        assert function.count(quote) == 2
+    assert fencing.trigger('app."my.table"', "postgresql")[0].split()[4].startswith("app.my_table_")
+
+
+def test_a_class_of_the_callers_own_is_its_drivers() -> None:
+    class Connection(sqlite3.Connection):
+        pass
+
+    connection = sqlite3.connect(":memory:", factory=Connection)
+    connection.execute("CREATE TABLE account (id INT, fence INT)")
+    connection.execute("INSERT INTO account VALUES (7, 9)")
+    for table in (fencing.Table("account"), fencing.Table("account", paramstyle="qmark")):
+        with pytest.raises(StaleFence):
+            table.update(connection, 3, {"id": 7})
+    connection.close()
+
+
 # -- Redis, as text --------------------------------------------------------------------------------
 
 
 def test_the_token_is_in_the_keys_own_slot() -> None:
     assert beside("account:7") == "{account:7}:fence"
     assert beside("{user}:account") == "{user}:account:fence"
+    assert beside("{account:7}") == "{account:7}::fence"  # and not that of another key
     assert beside(b"a{b") == b"{a{b}:fence"
     assert beside(b"\xff") == b"{\xff}:fence"
     for wrong in ("{}x", "a}b", "}{"):
