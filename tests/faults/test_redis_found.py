@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -146,3 +146,30 @@ def test_a_line_that_was_left_and_joined_again_expires(server: RedisServer) -> N
         assert {key for key in keys if int(str(server.call("PTTL", str(key)))) < 0} == set()
         lease.release()
         assert waiter.result().release() is True
+
+
+@pytest.mark.req("B5")
+def test_who_waits_for_a_cell_makes_no_connection_after_the_close(server: RedisServer) -> None:
+    """It looked once more, on a connection of its own that nobody closed."""
+    there = len(str(server.call("CLIENT", "LIST")).splitlines())
+    locks = [holdfast.connect(fresh(server.url)) for _ in range(2)]
+    ended: list[type[BaseException]] = []
+
+    def wait(for_it: Callable[[], object]) -> None:
+        try:
+            for_it()
+        except holdfast.HoldfastError as error:
+            ended.append(type(error))
+
+    works = locks[0].latch("x", 1).wait, locks[1].barrier("x", 2).wait
+    threads = [threading.Thread(target=wait, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    until(lambda: locks[1].barrier("x", 2).waiting() == 1, "a party")
+    time.sleep(0.2)
+    for client in locks:
+        client.close()
+    for thread in threads:
+        thread.join(4)
+    assert len(ended) == 2
+    until(lambda: len(str(server.call("CLIENT", "LIST")).splitlines()) == there, "all left")

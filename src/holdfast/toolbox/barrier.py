@@ -352,8 +352,9 @@ class Party:
         return plan.last
 
     async def leave(self) -> None:
-        """Tell the others that they wait in vain. If that fails too, we will be missed."""
-        if self.generation is not None:
+        """Tell the others that they wait in vain. If that fails too, or our client was closed and
+        should make no connection any more, we will be missed."""
+        if self.generation is not None and not self.engine.closed:
             try:
                 await self._break(self.generation, "a party left")
             except HoldfastError:

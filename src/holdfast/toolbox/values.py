@@ -34,8 +34,8 @@ KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
 LOOK = 5.0
-"""How long one wait for a cell lasts at most: a store that is silent, or a client that was closed,
-is noticed then. Backends look as often by themselves."""
+"""How long one wait for a cell lasts at most: a store that is silent is noticed then. Backends look
+as often by themselves, and end it when the client is closed."""
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
@@ -221,11 +221,10 @@ async def until_changed(
     version = 0 if seen is None else seen.version
     failing_since, failures = math.inf, 0
     while True:
-        if engine.closed or engine.keeper.exiting:
-            raise Closed("the client was closed while this waited")
-        now = port.now()
+        _check_open(engine)
         try:
-            cell = await engine.backend.cell_wait(name, version, min(deadline, now + LOOK))
+            limit = min(deadline, port.now() + LOOK)
+            cell = await engine.backend.cell_wait(name, version, limit)
         except Unavailable:
             now = port.now()  # it failed now, however long it had been waited for
             if now >= deadline:
@@ -237,6 +236,12 @@ async def until_changed(
                 raise
             await port.sleep(pause(failures, port.random(), left))
             continue
+        _check_open(engine)  # what a store says that is being left means nothing
         failing_since, failures = math.inf, 0
         if (0 if cell is None else cell.version) != version or port.now() >= deadline:
             return cell
+
+
+def _check_open(engine: Engine) -> None:
+    if engine.closed or engine.keeper.exiting:
+        raise Closed("the client was closed while this waited")
