@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Unavailable
+from holdfast.ports.thread import drive
 from tests.faults.redis import Waiter, fresh, in_line, until, waiting
 from tests.servers import RedisServer
 
@@ -173,3 +174,15 @@ def test_who_waits_for_a_cell_makes_no_connection_after_the_close(server: RedisS
         thread.join(4)
     assert len(ended) == 2
     until(lambda: len(str(server.call("CLIENT", "LIST")).splitlines()) == there, "all left")
+
+
+@pytest.mark.req("B5")
+def test_a_value_for_less_than_a_microsecond_is_not_kept_for_ever(server: RedisServer) -> None:
+    with holdfast.connect(fresh(server.url)) as locks:
+        engine = locks._engine()
+        drive(
+            engine.backend.cell_write(
+                "x", b"x", expect=None, fence=None, ttl=1e-7, deadline=engine.port.now() + 5
+            )
+        )
+        assert drive(engine.backend.cell_read("x", engine.port.now() + 5)) is None

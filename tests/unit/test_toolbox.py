@@ -605,7 +605,7 @@ def test_a_coroutine_function_is_refused_by_the_blocking_client(locks: holdfast.
 
     with pytest.raises(holdfast.Misconfigured, match="aio"):
         locks.once("x", 10, compute)
-    for ttl, ahead in ((0, None), (10, 10), (10, -1), (float("inf"), None)):
+    for ttl, ahead in ((0, None), (10, 10), (10, -1), (float("inf"), None), (1e12, None)):
         with pytest.raises(holdfast.Misconfigured):
             locks.once("x", ttl, lambda: 1, ahead=ahead)
 
@@ -759,3 +759,17 @@ def test_a_wait_for_a_cell_that_fails_now_and_then_is_not_as_silent_as_it_was_lo
 
     engine.backend.cell_wait = fails_once
     assert locks.latch("x", 1).wait()
+
+
+@pytest.mark.req("B5")
+def test_what_is_kept_ends_within_ten_years(locks: holdfast.Locks) -> None:
+    """As a lock's ttl: etcd and Redis refuse more when they are asked, or do a half of it."""
+    makers: list[Callable[[float], Any]] = [
+        lambda keep: locks.latch("x", 1, keep=keep),
+        lambda keep: locks.barrier("x", 2, keep=keep),
+    ]
+    for make in makers:
+        make(1e8)
+        for keep in (1e12, 1e300, 0, -1):
+            with pytest.raises(holdfast.Misconfigured):
+                make(keep)

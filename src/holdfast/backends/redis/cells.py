@@ -68,7 +68,7 @@ class Cells:
             "1" if value is None else "0",
             "-1" if expect is None else str(expect),
             "" if fence is None else str(fence),
-            "0" if ttl is None else microseconds(ttl),
+            "0" if ttl is None else microseconds(max(ttl, 1e-6)),  # 0 is for ever
             keys.cell_channel(name),
             microseconds(MEMORY),
         )
