@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import holdfast
 from holdfast import Unavailable
+from holdfast.ports.thread import drive
 from tests.faults.redis import Waiter, fresh, in_line, until, waiting
 from tests.servers import RedisServer
 
@@ -146,3 +147,42 @@ def test_a_line_that_was_left_and_joined_again_expires(server: RedisServer) -> N
         assert {key for key in keys if int(str(server.call("PTTL", str(key)))) < 0} == set()
         lease.release()
         assert waiter.result().release() is True
+
+
+@pytest.mark.req("B5")
+def test_who_waits_for_a_cell_makes_no_connection_after_the_close(server: RedisServer) -> None:
+    """It looked once more, on a connection of its own that nobody closed."""
+    there = len(str(server.call("CLIENT", "LIST")).splitlines())
+    locks = [holdfast.connect(fresh(server.url)) for _ in range(2)]
+    ended: list[type[BaseException]] = []
+
+    def wait(for_it: Callable[[], object]) -> None:
+        try:
+            for_it()
+        except holdfast.HoldfastError as error:
+            ended.append(type(error))
+
+    works = locks[0].latch("x", 1).wait, locks[1].barrier("x", 2).wait
+    threads = [threading.Thread(target=wait, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    until(lambda: locks[1].barrier("x", 2).waiting() == 1, "a party")
+    time.sleep(0.2)
+    for client in locks:
+        client.close()
+    for thread in threads:
+        thread.join(4)
+    assert len(ended) == 2
+    until(lambda: len(str(server.call("CLIENT", "LIST")).splitlines()) == there, "all left")
+
+
+@pytest.mark.req("B5")
+def test_a_value_for_less_than_a_microsecond_is_not_kept_for_ever(server: RedisServer) -> None:
+    with holdfast.connect(fresh(server.url)) as locks:
+        engine = locks._engine()
+        drive(
+            engine.backend.cell_write(
+                "x", b"x", expect=None, fence=None, ttl=1e-7, deadline=engine.port.now() + 5
+            )
+        )
+        assert drive(engine.backend.cell_read("x", engine.port.now() + 5)) is None

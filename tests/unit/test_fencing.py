@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -200,6 +201,20 @@ def test_no_task_passes_while_another_writes() -> None:
 
         await asyncio.gather(older(), later())
         assert written == [1, 2]
+
+    asyncio.run(work())
+
+
+def test_no_task_passes_by_check_while_another_writes() -> None:
+    async def work() -> None:
+        gate = afencing.Gate()
+        async with gate.passing(5):
+            gate.check(5)  # its own
+            with pytest.raises(Misconfigured, match="passing"):
+                gate.check(6)
+            with pytest.raises(StaleFence):
+                gate.check(4)
+        assert gate.check(6) == 6
 
     asyncio.run(work())
 
@@ -452,20 +467,91 @@ def test_a_record_deleted_while_one_waits_for_it(
 @pytest.mark.req("fork after acquire")
 def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
     file = fencing.File(tmp_path / "report.txt")
-    reading, writing = os.pipe()
-    with file._alone():
-        pid = os.fork()
-        if pid == 0:
-            os.read(reading, 1)  # until the parent is done
-            os._exit(0)
+    with file._alone() as record:
+        copy = os.dup(record)  # as in a child of which Python has not heard
     try:
+        with (tmp_path / "report.txt.fence").open() as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(copy)
+
+
+@pytest.mark.req("fork after acquire", "holder killed -9")
+def test_a_child_of_a_writer_that_was_killed_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    file = fencing.File(tmp_path / "report.txt")
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        with file._alone():
+            if os.fork() == 0:
+                os.close(writing)
+                os.read(reading, 1)  # until the test is done
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        os.waitpid(parent, 0)
         with (tmp_path / "report.txt.fence").open() as record:
             fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        os.write(writing, b"x")
-        os.waitpid(pid, 0)
         os.close(reading)
         os.close(writing)
+
+
+def test_a_child_lets_go_of_the_record_and_not_of_its_parents_lock(tmp_path: Path) -> None:
+    file = fencing.File(tmp_path / "report.txt")
+    with file._alone():
+        pid = os.fork()
+        if pid == 0:
+            for record in files._records:
+                fcntl.flock(record, fcntl.LOCK_UN)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with (tmp_path / "report.txt.fence").open() as again, pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_first_record_is_on_disk_with_its_name_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def flush(fd: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    def replace(source: str, target: str) -> None:
+        done.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", replace)
+    fencing.File(tmp_path / "x").write(5, "five")
+    assert done == ["x.fence-new", "x.fence", tmp_path.name, "rename", tmp_path.name]
+    done.clear()
+    fencing.File(tmp_path / "y").check(5)
+    assert done == ["y.fence", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", ["report.txt.fence", "report.txt.fence-new"])
+def test_links_that_somebody_put_there_are_not_followed(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("not yours")
+    (tmp_path / name).symlink_to(precious)
+    with contextlib.suppress(OSError):
+        fencing.File(tmp_path / "report.txt").write(5, "five")
+    assert precious.read_text() == "not yours"
+    assert not (tmp_path / "report.txt").is_symlink()
+
+
+def test_a_link_does_not_replace_a_file(tmp_path: Path) -> None:
+    """The next one would follow it, find no record there, and let an older token in."""
+    made, link, path = tmp_path / "made", tmp_path / "link", tmp_path / "report.txt"
+    made.write_text("nine")
+    link.symlink_to(made)
+    with pytest.raises(Misconfigured, match="link"):
+        fencing.File(path).replace(9, link)
+    assert not path.exists()
 
 
 def test_a_file_with_asyncio(tmp_path: Path) -> None:
@@ -570,12 +656,57 @@ def test_a_trigger_for_a_database_that_we_do_not_know() -> None:
     assert any("app.account_fence_check" in s for s in fencing.trigger("app.account", "postgresql"))
 
 
+@pytest.mark.req("law 10")
+def test_a_trigger_takes_no_others_place() -> None:
+    """Of tables whose names differ in a quoted character, or of two columns of one table."""
+    connection = sqlite3.connect(":memory:")
+    wanted = [
+        ('"a b"', "fence"), ("a_b", "fence"), ('"a.b"', "fence"), ("a_b", "other"),
+        ("a", "b_fence"), (f"{'long' * 20}1", "fence"), (f"{'long' * 20}2", "fence"),
+    ]  # fmt: skip
+    for table, fence in wanted:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (other INT, fence INT, b_fence INT)"
+        )
+        for _ in range(2):
+            for statement in fencing.trigger(table, "sqlite", fence=fence):
+                connection.execute(statement)
+    for table, fence in wanted:
+        connection.execute(f"INSERT INTO {table} VALUES (9, 9, 9)")
+        with pytest.raises(sqlite3.IntegrityError, match="stale"):
+            connection.execute(f"UPDATE {table} SET {fence} = 3")
+    connection.close()
+
+
+@pytest.mark.req("law 10")
+def test_a_name_does_not_end_the_function_of_a_trigger() -> None:
+    for fence in ("a$$b", '"f$$; DROP TABLE t; --"', '"$$ $x$"'):
+        function = fencing.trigger("t", "postgresql", fence=fence)[0]
+        quote = function.rpartition(" ")[2]
+        assert function.count(quote) == 2
+    assert fencing.trigger('app."my.table"', "postgresql")[0].split()[4].startswith("app.my_table_")
+
+
+def test_a_class_of_the_callers_own_is_its_drivers() -> None:
+    class Connection(sqlite3.Connection):
+        pass
+
+    connection = sqlite3.connect(":memory:", factory=Connection)
+    connection.execute("CREATE TABLE account (id INT, fence INT)")
+    connection.execute("INSERT INTO account VALUES (7, 9)")
+    for table in (fencing.Table("account"), fencing.Table("account", paramstyle="qmark")):
+        with pytest.raises(StaleFence):
+            table.update(connection, 3, {"id": 7})
+    connection.close()
+
+
 # -- Redis, as text --------------------------------------------------------------------------------
 
 
 def test_the_token_is_in_the_keys_own_slot() -> None:
     assert beside("account:7") == "{account:7}:fence"
     assert beside("{user}:account") == "{user}:account:fence"
+    assert beside("{account:7}") == "{account:7}::fence"  # and not that of another key
     assert beside(b"a{b") == b"{a{b}:fence"
     assert beside(b"\xff") == b"{\xff}:fence"
     for wrong in ("{}x", "a}b", "}{"):

@@ -18,7 +18,8 @@ from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
 __all__ = [
-    "LockOptions", "Want", "check_known", "checked_timeout", "new_owner", "seconds", "want",
+    "MAX_TTL", "LockOptions", "Want", "check_known", "checked_timeout", "new_owner", "seconds",
+    "want",
 ]  # fmt: skip
 
 _unguessable = secrets.SystemRandom().randbytes

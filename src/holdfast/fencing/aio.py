@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from holdfast.errors import Misconfigured
 from holdfast.fencing import file as blocking
 from holdfast.fencing.gate import Mark
 from holdfast.fencing.redis import Key
@@ -41,8 +42,15 @@ class Gate:
 
     def check(self, lease: Token) -> int:
         """Compare, note and return the token; `StaleFence` if a newer one has passed before. For
-        writes without an `await` between this and them."""
-        return self._mark.check(lease)
+        writes without an `await` between this and them. `Misconfigured` if a task with an older
+        token is inside `passing`, which nobody may overtake and this cannot wait for."""
+        token = token_of(lease)
+        if self._turn.locked() and token > self._mark.highest:
+            raise Misconfigured(
+                f"somebody passes {self._mark.name} at the moment, and would write after you: "
+                "await your turn by `async with gate.passing(lease)`"
+            )
+        return self._mark.check(token)
 
     @contextlib.asynccontextmanager
     async def passing(self, lease: Token) -> AsyncGenerator[int]:

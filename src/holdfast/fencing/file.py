@@ -4,21 +4,27 @@ Contract: `NAME` is the old content or the new one, never a part, whatever dies 
 has the record and serialises the writers of this host (flock); `NAME.fence-new` is what is being
 written. Readers need nothing: they open `NAME`.
 
-Laws: the record is on disk before the rename, so a crash between the two refuses too much and never
-too little: the holder writes again with the same token. The record has two slots, with checksums,
-written in turn: of a torn one the other is left.
+Laws: the record is on disk before the rename (the first one with its name, for which its folder is
+flushed too), so a crash between the two refuses too much and never too little: the holder writes
+again with the same token. The record has two slots, with checksums, written in turn: of a torn one
+the other is left.
 
-Hazards: a forked child inherits an flock, so it is undone and not merely closed; the record may be
-deleted while one waits for it, so its inode is compared afterwards. On a network filesystem, flock
-must work between the hosts that write. Blocks; with asyncio, use `aio.File`.
+Hazards: a forked child inherits an flock, and has it as long as it lives if its parent is killed;
+so its copy becomes /dev/null, and the flock is undone and not merely closed, should the fork not
+have been Python's. The record may be deleted while one waits for it, so its inode is compared
+afterwards. In a folder where others write, `NAME.fence` and `NAME.fence-new` may be links to what
+is not theirs: they are not followed. On a network filesystem, flock must work between the hosts
+that write. Blocks; with asyncio, use `aio.File`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import stat
+import weakref
 import zlib
 from collections.abc import Generator
 
@@ -45,8 +51,10 @@ class File:
         with self._alone() as record:
             highest = self._admit(record, token)
             new = self._path + ".fence-new"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)  # of who was killed
             try:
-                with open(new, "wb") as file:
+                with open(new, "xb") as file:
                     mode = _mode(self._path)
                     if mode is not None:
                         os.fchmod(file.fileno(), mode)
@@ -65,6 +73,8 @@ class File:
         token = token_of(lease)
         with self._alone() as record:
             highest = self._admit(record, token)
+            if os.path.islink(source):  # the next one would look for a record where it leads
+                raise Misconfigured(f"{os.fspath(source)!r:.80} is a link: a file is wanted")
             with open(source, "rb") as file:
                 os.fsync(file.fileno())
             self._take(record, highest, token, source)
@@ -73,7 +83,7 @@ class File:
         """Compare and note, and write nothing: older tokens are refused from now on."""
         token = token_of(lease)
         with self._alone() as record:
-            _note(record, self._admit(record, token), token)
+            self._note(record, self._admit(record, token), token)
 
     def highest(self) -> int:
         """The highest token that was seen; 0 before the first."""
@@ -89,9 +99,14 @@ class File:
         return highest
 
     def _take(self, record: int, highest: int, token: int, source: str | os.PathLike[str]) -> None:
-        _note(record, highest, token)
+        self._note(record, highest, token)
         os.replace(source, self._path)
         _sync_folder(os.path.dirname(self._path))
+
+    def _note(self, record: int, highest: int, token: int) -> None:
+        _note(record, highest, token)
+        if not highest:  # its name as well: it may be the first
+            _sync_folder(os.path.dirname(self._record))
 
     def _read(self, record: int) -> int:
         content = os.pread(record, 2 * SLOT, 0)
@@ -108,6 +123,7 @@ class File:
         while True:
             # An object and not a number: whatever interrupts this, it is closed with its last use.
             with open(self._record, "r+b", buffering=0, opener=_open) as record:
+                _records.add(record)
                 try:
                     fcntl.flock(record, fcntl.LOCK_EX)
                     if _same(record.fileno(), self._record):
@@ -118,7 +134,21 @@ class File:
 
 
 def _open(path: str, flags: int) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
+_records: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+
+
+def _in_the_child() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for record in list(_records):
+        if not record.closed:
+            os.dup2(nowhere, record.fileno(), inheritable=False)
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_in_the_child)
 
 
 def _slot(content: bytes) -> int:

@@ -110,7 +110,9 @@ def beside(key: str | bytes) -> str | bytes:
     text = key if isinstance(key, str) else key.decode("latin-1")
     start = text.find("{")
     end = text.find("}", start + 1) if start >= 0 else -1
-    if end > start + 1:
+    if start == 0 and end == len(text) - 1 > 1:
+        name = f"{text}::fence"  # with one colon it would be that of the key without braces
+    elif end > start + 1:
         name = f"{text}:fence"
     elif "}" not in text:
         name = f"{{{text}}}:fence"

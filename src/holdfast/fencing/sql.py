@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from holdfast.errors import Misconfigured
 
-__all__ = ["Driver", "Statement", "base_name", "driver_of", "first_column", "identifier"]
+__all__ = ["Driver", "Statement", "apart", "driver_of", "first_column", "identifier"]
 
 WORD = r"""(?:[A-Za-z_][A-Za-z0-9_$]*|"[^"'`%{}\x00]+"|`[^"'`%{}\x00]+`)"""
 NAME = re.compile(rf"{WORD}(?:\.{WORD}){{0,2}}")
@@ -46,9 +46,10 @@ def identifier(name: str) -> str:
     return name
 
 
-def base_name(name: str) -> str:
-    """Without schema and quotes; what is made for the table is named after it."""
-    return re.sub(r"\W", "_", name.rpartition(".")[2].strip('"`'))
+def apart(name: str) -> tuple[str, str]:
+    """The schema with its dot, if there is one, and the table. A dot in quotes is none."""
+    local = re.findall(WORD, name)[-1]
+    return name[: -len(local)], local
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,15 +81,21 @@ def driver_of(connection: Any, paramstyle: str | None) -> Driver:
     if hasattr(connection, "exec_driver_sql") and dialect is not None:
         family, style = dialect.name, paramstyle or dialect.paramstyle
     else:
-        family = type(connection).__module__.partition(".")[0]
-        said = getattr(sys.modules.get(family), "paramstyle", None)
-        style = paramstyle or said or SILENT.get(family)
+        # Whatever the caller has made of the driver's own class.
+        roots = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+        styles = {root: _style(root) for root in roots}
+        family = next((root for root in roots if styles[root]), roots[0])
+        style = paramstyle or styles[family]
     if style not in STYLES:
         raise Misconfigured(
             f"how {family!r} writes parameters is not known: say paramstyle=, one of "
             f"{', '.join(STYLES)}"
         )
     return Driver(style, family not in SQLITE, family in MYSQL)
+
+
+def _style(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "paramstyle", None) or SILENT.get(module)
 
 
 def first_column(row: Any) -> Any:

@@ -1,6 +1,7 @@
 """Rows that refuse stale tokens: UPDATE ... WHERE fence <= token, on the caller's own connection.
 
-Contract: `update` writes one row and its token in one statement, or raises and has written nothing.
+Contract: `update` writes one row and its token in one statement, or raises and has written nothing
+(except that a key of several rows is noticed only afterwards: roll back).
 It neither begins nor commits: in a transaction the row stays locked until the caller commits, so
 everything else in that transaction is guarded too. The column is a 64-bit integer; NULL is no token
 yet.

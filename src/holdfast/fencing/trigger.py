@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import re
+import zlib
 from collections.abc import Callable, Generator
 
 from holdfast.errors import Misconfigured
-from holdfast.fencing.sql import base_name, identifier
+from holdfast.fencing.sql import apart, identifier
 from holdfast.fencing.tokens import Token, stale, token_of
 
 __all__ = ["refusals", "trigger"]
 
 MARK = "holdfast: stale fencing token"
 """How every refusal begins; `refusals` looks for it."""
+
+LONGEST = 40
+"""Characters of a name that others are added to: 63 is PostgreSQL's limit."""
+QUOTES = '"`'
 
 SEEN = re.compile(re.escape(MARK) + r" \S+, older than (\d+)")
 
@@ -35,7 +40,17 @@ def trigger(table: str, dialect: str, *, fence: str = "fence") -> tuple[str, ...
         raise Misconfigured(
             f"trigger(dialect={dialect!r:.80}): one of {', '.join(sorted(DIALECTS))}"
         )
-    return make(identifier(table), identifier(fence), f"{base_name(table)}_fence")
+    return make(identifier(table), identifier(fence), _name(table, fence))
+
+
+def _name(table: str, fence: str) -> str:
+    """What is made for a table is named after it, and for no other: where triggers have names of
+    their own (MySQL, SQLite), making one would take another's away."""
+    local = apart(table)[1]
+    if fence == "fence" and local[0] not in '"`' and len(local) <= LONGEST:
+        return f"{local}_fence"
+    readable = re.sub(r"\W+", "_", f"{local.strip(QUOTES)}_{fence.strip(QUOTES)}")
+    return f"{readable[:LONGEST]}_{zlib.crc32(f'{local} {fence}'.encode()):08x}"
 
 
 def _stale(fence: str) -> str:
@@ -43,10 +58,12 @@ def _stale(fence: str) -> str:
 
 
 def _postgresql(table: str, fence: str, name: str) -> tuple[str, ...]:
-    schema, dot, _ = table.rpartition(".")
-    function = f"{schema}{dot}{name}_check"
+    function = f"{apart(table)[0]}{name}_check"
+    quote = "$$"
+    while quote in fence:
+        quote = f"$x{quote[1:]}"
     return (
-        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$\n"
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS {quote}\n"
         "BEGIN\n"
         f"  IF {_stale(fence)} THEN\n"
         f"    RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE =\n"
@@ -54,7 +71,7 @@ def _postgresql(table: str, fence: str, name: str) -> tuple[str, ...]:
         f"OLD.{fence});\n"
         "  END IF;\n"
         "  RETURN NEW;\n"
-        "END $$",
+        f"END {quote}",
         f"DROP TRIGGER IF EXISTS {name} ON {table}",
         f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} "
         f"FOR EACH ROW EXECUTE FUNCTION {function}()",
@@ -62,10 +79,10 @@ def _postgresql(table: str, fence: str, name: str) -> tuple[str, ...]:
 
 
 def _mysql(table: str, fence: str, name: str) -> tuple[str, ...]:
-    schema, dot, _ = table.rpartition(".")
+    schema = apart(table)[0]
     return (
-        f"DROP TRIGGER IF EXISTS {schema}{dot}{name}",
-        f"CREATE TRIGGER {schema}{dot}{name} BEFORE UPDATE ON {table} FOR EACH ROW\n"
+        f"DROP TRIGGER IF EXISTS {schema}{name}",
+        f"CREATE TRIGGER {schema}{name} BEFORE UPDATE ON {table} FOR EACH ROW\n"
         "BEGIN\n"
         "  DECLARE told VARCHAR(128);\n"
         f"  IF {_stale(fence)} THEN\n"
@@ -78,10 +95,10 @@ def _mysql(table: str, fence: str, name: str) -> tuple[str, ...]:
 
 
 def _sqlite(table: str, fence: str, name: str) -> tuple[str, ...]:
-    schema, dot, local = table.rpartition(".")
+    schema, local = apart(table)
     return (
-        f"DROP TRIGGER IF EXISTS {schema}{dot}{name}",
-        f"CREATE TRIGGER {schema}{dot}{name} BEFORE UPDATE ON {local} FOR EACH ROW\n"
+        f"DROP TRIGGER IF EXISTS {schema}{name}",
+        f"CREATE TRIGGER {schema}{name} BEFORE UPDATE ON {local} FOR EACH ROW\n"
         f"WHEN {_stale(fence)}\n"
         f"BEGIN SELECT RAISE(ABORT, '{MARK}'); END",
     )

@@ -148,11 +148,16 @@ async def abort(engine: Engine, plan: Plan, reason: str = "somebody aborted it")
 
 async def reset(engine: Engine, plan: Plan) -> None:
     """Empty and whole again; who waits is told that it is broken."""
+    sent_on: int | None = None  # the generation that was to end by it
 
     def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, None]:
+        nonlocal sent_on
         now = _state(plan, cell)
         if not now.arrived and not now.broken:
             return None, None
+        if unsure and sent_on is not None and now.generation > sent_on:
+            return None, None  # it has ended, and who came since was not meant
+        sent_on = now.generation
         return now.ended(RESET, now.arrived).data(), None
 
     _, plan.last = await change(engine, plan.cell, step, plan.keep)
@@ -347,8 +352,9 @@ class Party:
         return plan.last
 
     async def leave(self) -> None:
-        """Tell the others that they wait in vain. If that fails too, we will be missed."""
-        if self.generation is not None:
+        """Tell the others that they wait in vain. If that fails too, or our client was closed and
+        should make no connection any more, we will be missed."""
+        if self.generation is not None and not self.engine.closed:
             try:
                 await self._break(self.generation, "a party left")
             except HoldfastError:

@@ -8,7 +8,10 @@ reading the old one.
 
 A value is in two cells: `fresh` until it should be replaced, `kept` until it is over. Both are
 written under the claim's token, so what a slow old computation made never replaces newer work; and
-its time counts from before the computation began (law 1).
+its time counts from before the computation began (law 1). Hazard: who was stopped between its two
+writes comes back when another has written only the first, or has not come that far; so `fresh`
+hears of a token before anything is computed under it. And who is refused with a value may have it
+forgotten between the two; so who wrote both looks whether the first is still there.
 
 `use` reads it under a shared claim of `using:NAME`, which a computation takes alone: a value that
 is in use is not replaced. Hazard: who uses it and computes would wait for itself, so the skin says
@@ -28,10 +31,10 @@ from holdfast.core.handle import refused
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, checked_timeout, seconds, want
-from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unsupported
+from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.toolbox.under import left_of, under
-from holdfast.toolbox.values import decode, encode, need, read, write
-from holdfast.types import Busy, Capabilities, Cell, CellConflict, Mode
+from holdfast.toolbox.values import decode, encode, forget, lasting, need, read, write
+from holdfast.types import Busy, Capabilities, Mode
 
 __all__ = ["Compute", "Recipe", "Use", "get", "invalidate", "recipe"]
 
@@ -47,6 +50,9 @@ AHEAD = 0.1
 
 AGAIN = 0.1
 """After a replacement failed: the part of `ahead` in which this object does not try another."""
+
+VAIN = 3
+"""So often one call computes in vain: its claim was lost each time, or its value over at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +93,7 @@ def recipe(
         raise Unsupported("once needs fencing tokens, and this backend gives none")
     checked_name(name)
     checked_name(FRESH + name)  # the longest that the store hears of it
-    ttl = seconds("ttl", ttl, "a value is for a time, and not for none")
+    ttl = lasting("ttl", ttl, "a value is for a time, and not for none")
     if ahead is None:
         ahead = AHEAD * ttl
     elif ahead != 0:
@@ -129,9 +135,12 @@ async def _look(engine: Engine, recipe: Recipe) -> tuple[bytes | None, bool]:
 async def get(
     engine: Engine, recipe: Recipe, compute: Compute, timeout: float, inside: bool
 ) -> Any:
-    port = engine.port
-    deadline = math.inf if timeout < 0 else port.now() + timeout
-    work = _Work(engine, recipe, compute, deadline)
+    deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+    return await _get(_Work(engine, recipe, compute, deadline), inside)
+
+
+async def _get(work: _Work, inside: bool) -> Any:
+    engine, recipe, port = work.engine, work.recipe, work.engine.port
     while True:
         data, fresh = await _look(engine, recipe)
         if data is not None and (fresh or inside or port.now() < recipe.again_at):
@@ -156,6 +165,12 @@ class _Work:
         self.deadline = deadline
         self.asked = False  # whether we have asked for the claim without waiting
         self.waited = False  # whether we have waited for somebody's computation
+        self.busy: Busy | None = None  # who was in the way, if time ran out: not that of `compute`
+        self.vain = 0  # how often it was computed, and the claim lost meanwhile
+
+    def _refused(self, want: Want, busy: Busy, left: float) -> AcquireTimeout:
+        self.busy = busy
+        return refused(want, busy, left)
 
     async def ahead(self, old: bytes) -> bytes | None:
         """Replace a value that is still good. If that fails, it goes on being good."""
@@ -164,9 +179,9 @@ class _Work:
             made = await under(engine, recipe.alone, 0, self._alone)
         except (Closed, Misconfigured, Unsupported):
             raise
-        except AcquireTimeout:  # it is in use
-            return old
         except Exception as error:  # noqa: BLE001 - whatever a computation may raise
+            if self.busy is not None:  # it is in use
+                return old
             recipe.again_at = engine.port.now() + AGAIN * recipe.ahead
             log.warning("%r could not be replaced ahead of its end: %r", recipe.name, error)
             return old
@@ -181,17 +196,17 @@ class _Work:
             if not isinstance(made, Busy):
                 return made
             if left_of(engine, self.deadline) == 0:
-                raise refused(recipe.alone, made, 0)
+                raise self._refused(recipe.alone, made, 0)
         left = left_of(engine, self.deadline)
         if recipe.behind is not None and not self.waited:
             self.waited = True
             busy = await under(engine, recipe.behind, left, _nothing)
             if isinstance(busy, Busy):
-                raise refused(recipe.behind, busy, left)
+                raise self._refused(recipe.behind, busy, left)
             return None
         made = await under(engine, recipe.alone, left, self._alone)
         if isinstance(made, Busy):
-            raise refused(recipe.alone, made, left)
+            raise self._refused(recipe.alone, made, left)
         return made
 
     async def _alone(self, hold: Hold) -> bytes | None:
@@ -208,24 +223,35 @@ class _Work:
         left = left_of(engine, deadline)
         made = await under(engine, recipe.replace, left, lambda gate: self._make(hold, gate))
         if isinstance(made, Busy):
-            raise refused(recipe.replace, made, left)
+            raise self._refused(recipe.replace, made, left)
         return made
 
     async def _make(self, hold: Hold, gate: Hold) -> bytes | None:
-        engine, recipe = self.engine, self.recipe
-        begun = engine.port.now()
+        engine, recipe, fence = self.engine, self.recipe, hold.fence
+        kept, fresh = KEPT + recipe.name, FRESH + recipe.name
+        if not await write(engine, fresh, None, fence, None):
+            return None
+        until = engine.port.now() + recipe.ttl
         data = encode(await self.compute())
-        left = begun + recipe.ttl - engine.port.now()
         if not (engine.trusted(hold) and engine.trusted(gate)):
             log.warning("%r was computed for too long: its claim was lost", recipe.name)
+            self.vain += 1
+            if self.vain >= VAIN:
+                raise Unavailable(
+                    f"{recipe.name!r} was computed {self.vain} times, and its claim was lost each "
+                    f"time: the store was away, or compute() kept this process from renewing it. "
+                    f"It was asked for with lease={recipe.alone.ttl:g}"
+                )
             return None
-        if left <= 0:
+        if engine.port.now() >= until:
             log.warning("computing %r took longer than its ttl: it is not kept", recipe.name)
             return data
-        if not await write(engine, KEPT + recipe.name, data, hold.fence, left):
+        if not await write(engine, kept, data, fence, until):
             return None
-        if left > recipe.ahead:
-            await write(engine, FRESH + recipe.name, data, hold.fence, left - recipe.ahead)
+        if await write(engine, fresh, data, fence, until - recipe.ahead):
+            cell = await read(engine, kept)
+            if cell is None or cell.value != data:  # somebody was refused with it already
+                await forget(engine, fresh, data)
         return data
 
 
@@ -235,31 +261,20 @@ async def _nothing(hold: Hold) -> None:
 
 async def invalidate(engine: Engine, recipe: Recipe, value: Any, timeout: float) -> None:
     """Forget the value: with `value` only if it is that one, which nobody is waited for."""
+    names = KEPT + recipe.name, FRESH + recipe.name  # in this order: see `_make`
     if value is not None:
         data = encode(value)
-        for name in (FRESH + recipe.name, KEPT + recipe.name):
-            await _forget(engine, name, data)
+        for name in names:
+            await forget(engine, name, data)
         return
 
-    async def forget(hold: Hold) -> None:
-        for name in (FRESH + recipe.name, KEPT + recipe.name):
+    async def alone(hold: Hold) -> None:
+        for name in names:
             await write(engine, name, None, hold.fence, None)
 
-    busy = await under(engine, recipe.alone, timeout, forget)
+    busy = await under(engine, recipe.alone, timeout, alone)
     if isinstance(busy, Busy):
         raise refused(recipe.alone, busy, timeout)
-
-
-async def _forget(engine: Engine, name: str, data: bytes) -> None:
-    cell = await read(engine, name)
-    deadline = engine.port.now() + engine.request_timeout
-    while cell is not None and cell.value == data:
-        answer = await engine.backend.cell_write(
-            name, None, expect=cell.version, fence=None, ttl=None, deadline=deadline
-        )
-        if isinstance(answer, Cell | CellConflict):
-            return  # gone, or another by now
-        cell = await read(engine, name)
 
 
 class Use:
@@ -276,8 +291,14 @@ class Use:
     async def run(self, compute: Compute, timeout: float, inside: bool) -> tuple[Hold | Busy, Any]:
         engine, recipe = self.engine, self.recipe
         deadline = math.inf if timeout < 0 else engine.port.now() + timeout
-        while True:
-            await get(engine, recipe, compute, left_of(engine, deadline), inside)
+        for _ in range(VAIN):
+            work = _Work(engine, recipe, compute, deadline)
+            try:
+                await _get(work, inside)
+            except AcquireTimeout:
+                if work.busy is None:  # of `compute`
+                    raise
+                return work.busy, None
             left = left_of(engine, deadline)
             hold = await self.acquisition.run(left != 0, left)
             if isinstance(hold, Busy):
@@ -287,3 +308,7 @@ class Use:
                 return hold, decode(data)
             await engine.release(hold, self.acquisition)  # it was over just then
             self.acquisition = Acquisition(engine, recipe.sharing)
+        raise Unavailable(
+            f"the value of {recipe.name!r} was over before it could be used, {VAIN} times: "
+            f"ttl={recipe.ttl:g} is too short for computing it, or it is invalidated all the time"
+        )

@@ -5,7 +5,9 @@ one if it is still that, in one atomic step of the store. Of all who read the sa
 commits. Nothing is held meanwhile, so nothing can be lost, expire or be waited for; what the loser
 did is the loser's to undo or to forget, so let it be something that takes effect by the commit.
 
-Law 2: a commit without an answer is looked for: each writes a value that nobody else writes.
+Law 2: a commit without an answer is looked for: each writes a value that nobody else writes. If
+others have committed since, that one may have been before them: the caller is told that it is not
+known, since None would have it forget what took effect.
 Partners: `skins/*/optimistic.py`; `values.py`, which changes the cell.
 """
 
@@ -14,7 +16,8 @@ from __future__ import annotations
 import secrets
 
 from holdfast.core.acquire import Engine
-from holdfast.errors import Misconfigured
+from holdfast.core.names import checked_name
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.toolbox import values
 from holdfast.types import Capabilities, Cell
 
@@ -24,8 +27,11 @@ PREFIX = "version:"
 """Cells of this kind begin like this; no name can be spelled such that two of them meet."""
 
 
-def check(capabilities: Capabilities) -> None:
+def check(capabilities: Capabilities, name: str) -> str:
     values.need(capabilities, "optimistic()")
+    checked_name(name)
+    checked_name(PREFIX + name)  # as the store hears it
+    return name
 
 
 async def read(engine: Engine, name: str) -> int:
@@ -41,7 +47,13 @@ async def commit(engine: Engine, name: str, version: int) -> int | None:
     def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, bool]:
         if _version(cell) == version:
             return mine, True
-        return None, cell is not None and cell.value == mine  # an earlier try, without its answer
+        ours = cell is not None and cell.value == mine  # an earlier try, without its answer
+        if unsure and not ours:
+            raise Unavailable(
+                f"whether {name!r} was committed is not known: the answer was lost, and others "
+                "have committed since. Look at what they found"
+            )
+        return None, ours
 
     there = Cell(b"", version) if version else None
     ours, cell = await values.change(engine, PREFIX + name, step, None, there)

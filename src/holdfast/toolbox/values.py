@@ -10,18 +10,19 @@ Partners: `once.py`, `election.py`, `latch.py`, `barrier.py`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
-from holdfast.core.options import seconds
+from holdfast.core.options import MAX_TTL, seconds
 from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, Mode, Unknown
 
 __all__ = [
-    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "need", "read", "until_changed",
-    "whole",
+    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "lasting", "need",
+    "read", "until_changed", "whole", "write",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -33,8 +34,8 @@ KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
 LOOK = 5.0
-"""How long one wait for a cell lasts at most: a store that is silent, or a client that was closed,
-is noticed then. Backends look as often by themselves."""
+"""How long one wait for a cell lasts at most: a store that is silent is noticed then. Backends look
+as often by themselves, and end it when the client is closed."""
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
@@ -69,7 +70,15 @@ def whole(what: str, value: Any, least: int = 1) -> int:
 
 
 def checked_keep(keep: Any) -> float:
-    return seconds("keep", keep, "the state must outlive its users, and end some day")
+    return lasting("keep", keep, "the state must outlive its users, and end some day")
+
+
+def lasting(what: str, value: Any, hint: str) -> float:
+    """How long a cell is kept; beyond ten years a store's arithmetic ends."""
+    number = seconds(what, value, hint)
+    if number > MAX_TTL:
+        raise Misconfigured(f"{what}={number:g}: ten years at most")
+    return number
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -156,13 +165,17 @@ async def change(
 
 
 async def write(
-    engine: Engine, name: str, data: bytes | None, fence: int | None, ttl: float | None
+    engine: Engine, name: str, data: bytes | None, fence: int | None, until: float | None
 ) -> bool:
-    """Write under a fencing token, whatever is there; False: a newer one has written before."""
+    """Write under a fencing token, whatever is there; False: a newer one has written before, or
+    there is no time left until `until` (None: for ever). Law 1: a second try has less of it."""
     port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
     while True:
+        ttl = None if until is None else until - port.now()
+        if ttl is not None and ttl <= 0:
+            return False
         answer = await _put(engine, name, data, None, fence, ttl, deadline)
         if not isinstance(answer, Unknown):
             return isinstance(answer, Cell)
@@ -170,6 +183,22 @@ async def write(
         left = deadline - port.now()
         if left <= 0:
             raise Unavailable(f"whether {name!r} was written is not known: {answer.reason}")
+        await port.sleep(pause(failures, port.random(), left))
+
+
+async def forget(engine: Engine, name: str, data: bytes) -> None:
+    """Delete what is there as long as it is this, though it were written again meanwhile."""
+    port = engine.port
+    deadline = port.now() + engine.request_timeout
+    failures = 0
+    while (cell := await read(engine, name)) is not None and cell.value == data:
+        answer = await _put(engine, name, None, cell.version, None, None, deadline)
+        if isinstance(answer, Cell):
+            return
+        failures += 1
+        left = deadline - port.now()
+        if left <= 0:
+            raise Unavailable(f"whether {name!r} was forgotten is not known: {answer.reason}")
         await port.sleep(pause(failures, port.random(), left))
 
 
@@ -198,23 +227,29 @@ async def until_changed(
     """The cell when it is another than was seen, or as it was when last seen at the deadline."""
     port = engine.port
     version = 0 if seen is None else seen.version
-    failing_since, failures = 0.0, 0
+    failing_since, failures = math.inf, 0
     while True:
-        if engine.closed or engine.keeper.exiting:
-            raise Closed("the client was closed while this waited")
-        now = port.now()
+        _check_open(engine)
         try:
-            cell = await engine.backend.cell_wait(name, version, min(deadline, now + LOOK))
+            limit = min(deadline, port.now() + LOOK)
+            cell = await engine.backend.cell_wait(name, version, limit)
         except Unavailable:
-            if port.now() >= deadline:
+            now = port.now()  # it failed now, however long it had been waited for
+            if now >= deadline:
                 return seen  # there was no time to see more
             failures += 1
-            failing_since = failing_since or now
-            left = min(deadline, failing_since + engine.request_timeout) - port.now()
+            failing_since = min(failing_since, now)
+            left = min(deadline, failing_since + engine.request_timeout) - now
             if left <= 0:
                 raise
             await port.sleep(pause(failures, port.random(), left))
             continue
-        failing_since, failures = 0.0, 0
+        _check_open(engine)  # what a store says that is being left means nothing
+        failing_since, failures = math.inf, 0
         if (0 if cell is None else cell.version) != version or port.now() >= deadline:
             return cell
+
+
+def _check_open(engine: Engine) -> None:
+    if engine.closed or engine.keeper.exiting:
+        raise Closed("the client was closed while this waited")

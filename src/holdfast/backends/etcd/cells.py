@@ -94,7 +94,7 @@ class Cells:
         event = port.event()
         key, _ = self._keys.cell(name)
         vain = 0  # looks that found nothing new
-        while True:
+        while not self._hub.closed:
             cell, revision = await self._look(name, deadline)
             now = port.now()
             if (cell.version if cell else 0) != version or now >= deadline:
@@ -110,6 +110,7 @@ class Cells:
             vain += 1
             if vain > 1:  # nobody can watch for us, as it seems: do not ask all the time
                 await port.sleep(pause(vain, port.random(), deadline - port.now()))
+        return None  # the core knows why
 
 
 def _cell(kvs: list[KeyValue]) -> Cell | None:

@@ -88,14 +88,14 @@ class Hub:
         self._watches: dict[int, Watch] = {}
         self._stream: Stream | None = None
         self._task: Task | None = None  # the loop, as long as it will look at what is added
-        self._closed = False
+        self.closed = False
         self._suspect = False
         self._log_in_at = 0.0
 
     def add(self, watch: Watch) -> None:
         """Never waits. Whoever adds removes, whatever happens meanwhile."""
         with self._port.mutex():
-            if self._closed:
+            if self.closed:
                 watch.call(None)
                 return
             watch.number = next(self._numbers)
@@ -122,7 +122,8 @@ class Hub:
                 self._stream.nudge()
 
     async def close(self, deadline: float) -> None:
-        self._closed = True
+        self.closed = True
+        self._call_all()
         with self._port.mutex():
             if self._stream is not None:
                 self._stream.nudge()
@@ -169,7 +170,7 @@ class Hub:
     def _done(self) -> bool:
         """Nothing to watch: who comes now starts another loop."""
         with self._port.mutex():
-            if self._closed or not self._watches:
+            if self.closed or not self._watches:
                 self._task = None
                 return True
             return False
@@ -189,7 +190,7 @@ class Hub:
         useful = False
         asked = 0.0  # when a sign of life was asked for
         idle_since = port.now()
-        while not self._closed and not self._suspect:
+        while not self.closed and not self._suspect:
             now = port.now()
             limit = asked + SIGN if asked else max(stream.heard, asked) + QUIET
             if self._watches:
@@ -213,7 +214,7 @@ class Hub:
             if not asked and now >= stream.heard + QUIET:
                 stream.ping()
                 asked = now
-        return useful or self._closed
+        return useful or self.closed
 
     def _dispatch(self, answer: WatchAnswer) -> None:
         watch = self._watches.get(answer.watch)

@@ -68,7 +68,7 @@ class Cells:
             "1" if value is None else "0",
             "-1" if expect is None else str(expect),
             "" if fence is None else str(fence),
-            "0" if ttl is None else microseconds(ttl),
+            "0" if ttl is None else microseconds(max(ttl, 1e-6)),  # 0 is for ever
             keys.cell_channel(name),
             microseconds(MEMORY),
         )
@@ -89,7 +89,7 @@ class Cells:
         event = port.event()
         room.watch(channel, event.set)
         try:
-            while True:
+            while not room.closed:  # then nothing is asked any more: it would make a connection
                 now = port.now()
                 try:
                     cell, expires = await self._cell(name, now + PATIENCE)
@@ -104,5 +104,6 @@ class Cells:
                     return cell
                 await event.wait(min(deadline, now + HEARTBEAT, max(expires, now + 0.001)))
                 event.clear()
+            return None  # the core knows why
         finally:
             room.unwatch(channel, event.set)

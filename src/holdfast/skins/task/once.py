@@ -84,7 +84,7 @@ class Once(Generic[T]):
         self._client = client
         self._recipe = recipe
         self._compute: once.Compute = call
-        self._hold: Hold[T] | None = None
+        self._hold = None if recipe.use is None else Hold[T](client, recipe, call)
 
     async def get(self, timeout: float | None = None) -> T:
         """The value: read, or computed if there is none. `timeout` is for waiting, as that of
@@ -98,7 +98,7 @@ class Once(Generic[T]):
     def hold(self) -> Hold[T]:
         """`async with token.hold() as using: ... using.value`: it is not replaced meanwhile."""
         if self._hold is None:
-            self._hold = Hold(self._client, self._recipe, self._compute)
+            return Hold(self._client, self._recipe, self._compute)  # which says why it cannot be
         return self._hold
 
     async def invalidate(self, value: T | None = None, timeout: float | None = None) -> None:

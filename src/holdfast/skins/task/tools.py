@@ -43,7 +43,7 @@ class Tools(Client):
 
     def optimistic(self, name: str) -> Optimistic:
         """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
-        return Optimistic(self, checked_name(name))
+        return Optimistic(self, name)
 
     def multi(self, *names: str, **options: Unpack[AioLockOptions]) -> MultiLock:
         """Several locks as one: all or none, whatever order they are named in."""

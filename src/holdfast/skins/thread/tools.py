@@ -42,7 +42,7 @@ class Tools(Client):
 
     def optimistic(self, name: str) -> Optimistic:
         """Compare-and-swap of the caller's own work: `version()`, and `commit(version)`."""
-        return Optimistic(self, checked_name(name))
+        return Optimistic(self, name)
 
     def multi(self, *names: str, **options: Unpack[LockOptions]) -> MultiLock:
         """Several locks as one: all or none, whatever order they are named in."""

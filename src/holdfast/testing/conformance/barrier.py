@@ -8,9 +8,18 @@ import contextlib
 
 import pytest
 
-from holdfast import AcquireTimeout, BrokenBarrier, Misconfigured, Mode, Unsupported, aio
+from holdfast import (
+    AcquireTimeout,
+    BrokenBarrier,
+    Closed,
+    Misconfigured,
+    Mode,
+    Unsupported,
+    aio,
+)
 from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on
 from holdfast.toolbox.barrier import PARTY, PREFIX
+from holdfast.toolbox.values import LOOK
 
 
 def ready(api: Api) -> None:
@@ -50,6 +59,19 @@ class Barrier(Theme):
             assert sorted(one[turn] for one in numbers) == [0, 1, 2]
         assert await barriers[0].waiting() == 0
         assert not await barriers[0].broken()
+
+    @pytest.mark.req("B5")
+    async def test_who_waits_is_told_at_once_that_its_client_is_closed(self, api: Api) -> None:
+        """A barrier's party waits for a cell, as who waits for a latch or a leader does."""
+        ready(api)
+        client, barrier = api.connect(), api.there.barrier("x", 2)
+        party = api.spawn(client.barrier("x", 2).wait())
+        await here(api, barrier, 1)
+        await client.close()
+        with pytest.raises((Closed, BrokenBarrier)):
+            await asyncio.wait_for(party, 0.8 * LOOK)
+        with pytest.raises(BrokenBarrier):  # it is missed
+            await barrier.wait()
 
     @pytest.mark.req("B5", "R7")
     async def test_who_waits_in_vain_breaks_it_for_all(self, api: Api) -> None:
