@@ -191,6 +191,59 @@ def test_a_reset_whose_answer_is_lost_does_not_strike_those_who_come_after_it(
 
 
 @pytest.mark.req("B5", "law 2")
+def test_an_abort_whose_answer_is_lost_does_not_break_what_was_reset_since(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    mine, theirs = locks.barrier("x", 1), other.barrier("x", 1)
+    faulty = Faulty(locks)
+    faulty.losing, faulty.then = 1, theirs.reset
+    mine.abort()
+    assert not theirs.broken()
+    faulty.refusing, faulty.then = 1, lambda: (theirs.wait(), None)[1]  # it did not arrive
+    mine.abort()
+    assert theirs.broken()
+
+
+class Hiccups:
+    """In front of a client's looks at lines: the next one fails."""
+
+    def __init__(self, locks: holdfast.Locks) -> None:
+        backend: Any = locks._engine().backend
+        self._inspect = backend.inspect
+        self.left = 0
+        backend.inspect = self.inspect
+
+    async def inspect(self, *what: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise holdfast.Unavailable("a hiccup")
+        return await self._inspect(*what)
+
+
+@pytest.mark.req("B5")
+def test_a_look_at_the_line_that_fails_is_repeated(
+    locks: holdfast.Locks, other: holdfast.Locks
+) -> None:
+    hiccups = Hiccups(locks)
+    met: list[int] = []
+    party = threading.Thread(target=lambda: met.append(other.barrier("x", 2).wait(30)))
+    party.start()
+    until(other.barrier("x", 2).waiting)
+    hiccups.left = 1
+    assert locks.barrier("x", 2).wait(30) == 1
+    party.join(30)
+    assert met == [0]
+    leadership = other.election("x").campaign("leader")
+    assert leadership is not None
+    with leadership:
+        for ask in (locks.election("x").leader, locks.election("x").observe().__next__):
+            hiccups.left = 1
+            leader = ask()
+            assert leader is not None
+            assert leader.value == "leader"
+
+
+@pytest.mark.req("B5", "law 2")
 def test_a_party_does_not_meet_itself(locks: holdfast.Locks) -> None:
     faulty = Faulty(locks)
     faulty.losing = 1

@@ -38,7 +38,15 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.toolbox.under import left_of
-from holdfast.toolbox.values import change, checked_keep, need, read, until_changed, whole
+from holdfast.toolbox.values import (
+    change,
+    checked_keep,
+    holders,
+    need,
+    read,
+    until_changed,
+    whole,
+)
 from holdfast.types import Busy, Capabilities, Cell, Mode
 
 __all__ = ["Party", "Plan", "abort", "plan", "reset", "state"]
@@ -138,12 +146,19 @@ async def state(engine: Engine, plan: Plan) -> State:
 
 async def abort(engine: Engine, plan: Plan, reason: str = "somebody aborted it") -> None:
     """Broken for who waits and for who comes, until `reset`."""
+    sent_on: int | None = None  # the generation that was to be broken by it
 
     def step(cell: Cell | None, unsure: bool) -> tuple[bytes | None, None]:
+        nonlocal sent_on
         now = _state(plan, cell)
-        return (None if now.broken else replace(now, broken=reason).data()), None
+        since = 0 if sent_on is None else now.generation - sent_on
+        if now.broken or (unsure and since > 0 and now.ends[-since:][:1] == RESET):
+            return None, None  # what is broken, or was and is reset by now, is not broken again
+        sent_on = now.generation
+        return replace(now, broken=reason).data(), None
 
-    _, plan.last = await change(engine, plan.cell, step, plan.keep)
+    now = await read(engine, plan.cell)  # what was reset before this does not count as ours
+    _, plan.last = await change(engine, plan.cell, step, plan.keep, now)
 
 
 async def reset(engine: Engine, plan: Plan) -> None:
@@ -330,10 +345,8 @@ class Party:
 
     async def _missing(self, cell: Cell | None) -> bool:
         """Whether somebody has arrived and is not present."""
-        engine, claimed = self.engine, self.plan.want.name
-        deadline = engine.port.now() + engine.request_timeout
-        lines = await engine.backend.inspect(claimed, True, deadline)
-        present = {holder.info.get(PARTY) for line in lines for holder in line.holders}
+        there = await holders(self.engine, self.plan.want.name)
+        present = {holder.info.get(PARTY) for holder in there}
         return not set(_state(self.plan, cell).arrived) <= present
 
     async def _break(self, generation: int, why: str, *, mine: bool = True) -> Cell | None:

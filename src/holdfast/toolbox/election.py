@@ -23,7 +23,7 @@ from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.errors import HoldfastError, Misconfigured, Unsupported
-from holdfast.toolbox.values import decode, need, read, until_changed, write
+from holdfast.toolbox.values import decode, holders, need, read, until_changed, write
 from holdfast.types import Busy, Capabilities, Cell, Mode
 
 __all__ = ["PREFIX", "Leader", "Watch", "campaign", "check", "leader", "proclaim", "withdraw"]
@@ -109,9 +109,7 @@ async def _leads(engine: Engine, name: str, cell: Cell) -> bool:
     if not engine.backend.capabilities.inspection:
         return True  # nobody can tell
     fence, _ = HEADER.unpack_from(cell.value)
-    deadline = engine.port.now() + engine.request_timeout
-    lines = await engine.backend.inspect(name, True, deadline)
-    return any(holder.fence == fence for line in lines for holder in line.holders)
+    return any(holder.fence == fence for holder in await holders(engine, name))
 
 
 class Watch:

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
 from holdfast.core.options import MAX_TTL, seconds
 from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
-from holdfast.types import Capabilities, Cell, CellConflict, Mode, Unknown
+from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Unknown
 
 __all__ = [
-    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "lasting", "need",
-    "read", "until_changed", "whole", "write",
+    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "holders", "lasting",
+    "need", "read", "until_changed", "whole", "write",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -114,12 +114,22 @@ def decode(data: bytes) -> Any:
 
 async def read(engine: Engine, name: str) -> Cell | None:
     """What is there. A silent store is asked again for `request_timeout`."""
+    return await _endure(engine, lambda deadline: engine.backend.cell_read(name, deadline))
+
+
+async def holders(engine: Engine, name: str) -> list[ClaimInfo]:
+    """Who holds this name, as the line says; asked for as `read` does."""
+    lines = await _endure(engine, lambda deadline: engine.backend.inspect(name, True, deadline))
+    return [holder for line in lines for holder in line.holders]
+
+
+async def _endure(engine: Engine, ask: Callable[[float], Awaitable[R]]) -> R:
     port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
     while True:
         try:
-            return await engine.backend.cell_read(name, _soon(engine, deadline))
+            return await ask(_soon(engine, deadline))
         except Unavailable:
             failures += 1
             left = deadline - port.now()

@@ -151,7 +151,7 @@ class Election:
     ) -> R:
         """Await `function(leadership)` when we lead, and again whenever we lead again after it was
         lost, when it is cancelled; what it returns while we lead is returned, after we have
-        resigned."""
+        resigned. `Unavailable` if the store is away when we stand in line."""
         if not callable(function):
             raise Misconfigured("run_when_leader wants a function that takes the leadership")
         while True:

@@ -149,8 +149,9 @@ class Election:
 
     def run_when_leader(self, function: Callable[[Leadership], R], value: Any = None) -> R:
         """Call `function(leadership)` when we lead, and again whenever we lead again after it was
-        lost; what it returns while we lead is returned, after we have resigned. A thread cannot
-        be stopped from outside: let the function look at `leadership.held` or `.lost`."""
+        lost; what it returns while we lead is returned, after we have resigned. `Unavailable` if
+        the store is away when we stand in line. A thread cannot be stopped from outside: let the
+        function look at `leadership.held` or `.lost`."""
         if not callable(function):
             raise Misconfigured("run_when_leader wants a function that takes the leadership")
         while True:
