@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.redis.calls import STALE, Called, Place
+from holdfast.backends.redis.calls import Called, Place
 from holdfast.backends.redis.waiting import DEAF, Room
-from holdfast.core.lease import DRIFT
+from holdfast.core.lease import DRIFT, STALE
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Claim
 

@@ -10,61 +10,88 @@ from holdfast.types import Claim
 
 pytestmark = pytest.mark.req("law 1", "R9")
 
+THEN = 1_700_000_000_000_000
+"""The database's clock when the waiter asked, 100 s here."""
+WINDOW = 2_000_000
+
 
 def claim(owner: str = "me") -> Claim:
     return Claim("x", owner)
 
 
-def ticket(told: float) -> Ticket:
-    return Ticket(claim(), Place(7, told + 60, told), ThreadPort())
+def place(number: int, told: float) -> Place:
+    return Place(number, told + 60, told, THEN)
 
 
-def test_a_call_is_dated_from_when_it_was_surely_in_line() -> None:
-    one = ticket(100.0)
-    one.call("41 2000000 me")
+def ticket() -> Ticket:
+    return Ticket(claim(), place(7, 100.0), ThreadPort())
+
+
+def call(after: float, *, token: int = 41, span: int = WINDOW, owner: str = "me") -> str:
+    return f"{token} {THEN + round(after * 1e6)} {span} {owner}"
+
+
+def test_a_call_is_dated_by_the_databases_clock() -> None:
+    one = ticket()
+    one.call(call(0.3))
     grant = one.grant(100.5)
     assert grant is not None
     assert grant.fence == 41
-    assert 101.9 < grant.until < 102.0
+    assert 102.2 < grant.until < 102.3
     assert grant.confirm_by is not None
     assert 100.5 < grant.confirm_by < 101.1
-    one.told = 110.0  # by a heartbeat
-    one.call("42 2000000 me")
+    one.told = 110.0, THEN + 10_000_000  # it has looked
+    one.call(call(10.1))
     grant = one.grant(110.5)
     assert grant is not None
-    assert 111.9 < grant.until < 112.0
+    assert 112.0 < grant.until < 112.1
+
+
+def test_who_let_it_in_may_have_begun_before_it_stood_in_line() -> None:
+    """It waited for the row: what it gives is that much shorter."""
+    one = ticket()
+    one.call(call(-0.5))
+    grant = one.grant(100.05)
+    assert grant is not None
+    assert grant.until < 101.5
 
 
 @pytest.mark.parametrize("now", [101.0, 103.0, 200.0])
 def test_a_call_that_may_be_old_must_be_asked_for(now: float) -> None:
     """The process may have been stopped since, and somebody else may hold it."""
-    one = ticket(100.0)
-    one.call("41 2000000 me")
+    one = ticket()
+    one.call(call(0.1))
     assert one.called
     assert one.grant(now) is None
 
 
+def test_an_exchange_of_long_ago_dates_nothing() -> None:
+    one = ticket()
+    one.call(call(60.0))
+    assert one.grant(160.1) is None
+
+
 def test_the_window_is_that_of_who_called() -> None:
-    one = ticket(100.0)
-    one.call("41 500000 me")
+    one = ticket()
+    one.call(call(0.0, span=500_000))
     grant = one.grant(100.1)
     assert grant is not None
     assert grant.until < 100.5
 
 
 def test_a_call_gives_once() -> None:
-    one = ticket(100.0)
-    one.call("41 2000000 me")
+    one = ticket()
+    one.call(call(0.0))
     assert one.grant(100.1) is not None
     assert one.grant(100.1) is None
     one.call()
     assert one.grant(100.1) is None
 
 
-@pytest.mark.parametrize("given", ["", "41 2000000 you", "41 2000000 ", "41"])
+@pytest.mark.parametrize("given", ["", call(0.0, owner="you"), call(0.0, owner=""), "41"])
 def test_a_call_to_find_out_or_for_another_gives_nothing(given: str) -> None:
     """A server that took over may give the same place again."""
-    one = ticket(100.0)
+    one = ticket()
     one.call(given)
     assert one.called
     assert one.event.is_set()
@@ -72,8 +99,8 @@ def test_a_call_to_find_out_or_for_another_gives_nothing(given: str) -> None:
 
 
 def test_permits_have_no_token() -> None:
-    one = ticket(100.0)
-    one.call("0 2000000 me")
+    one = ticket()
+    one.call(call(0.0, token=0))
     grant = one.grant(100.1)
     assert grant is not None
     assert grant.fence is None
@@ -86,15 +113,15 @@ def test_a_call_may_come_before_its_place_is_known() -> None:
         raise AssertionError
 
     room = Room(port, 1.0, 1.0, nobody)  # type: ignore[arg-type]
-    room.heard("7 41 2000000 me")
+    room.heard(f"7 {call(0.0)}")
     room.heard("8")
     room.closed = True  # nobody attends
     told = port.now()
-    first = room.enter(claim(), Place(7, told + 60, told))
+    first = room.enter(claim(), place(7, told))
     grant = first.grant(told)
     assert grant is not None
     assert grant.fence == 41
-    second = room.enter(claim("you"), Place(8, told + 60, told))
+    second = room.enter(claim("you"), place(8, told))
     assert second.called
     assert second.grant(told) is None
-    assert not room.enter(claim(), Place(7, told + 60, told)).called
+    assert not room.enter(claim(), place(7, told)).called

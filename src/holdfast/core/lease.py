@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["DRIFT", "LeaseState", "Lose", "Renew", "Sleep", "Step", "valid_until"]
+__all__ = ["DRIFT", "LeaseState", "Lose", "Renew", "Sleep", "Step", "called_until", "valid_until"]
 
 DRIFT = 0.002
 """How far two healthy clocks may run apart per second: four times what NTP's slewing allows."""
+
+STALE = 5.0
+"""Seconds; an exchange older than this dates no call."""
 
 JITTER = 0.1
 """Renewals are spread over the last tenth of their interval, always early, never late."""
@@ -26,6 +29,21 @@ def valid_until(sent: float, ttl: float, drift: float = DRIFT) -> float:
     the lease after we stopped believing in it, as long as the clocks' rates differ by < drift.
     """
     return sent + ttl - ttl * drift
+
+
+def called_until(sent: float, seen: int, clock: int, span: int, now: float) -> float | None:
+    """Until when to trust a grant that a store has called out, at its own `clock` and for `span`,
+    both in microseconds. **Hazard**: this process may have been paused after the call was sent, or
+    the store before, so it is dated neither from its arrival nor from when we came to stand in
+    line, but by the store's clock: from an exchange that left at `sent` and was answered when that
+    clock was at `seen`. None when that is too long ago to tell.
+    """
+    # Negative when the exchange was later than the call, or overtook it: it dates as well. (A clock
+    # that was set back in between makes it earlier than it is: that is safe.)
+    elapsed, seconds = (clock - seen) / 1e6, span / 1e6
+    if abs(elapsed) > STALE or now - sent > STALE:
+        return None
+    return min(sent + elapsed + seconds - DRIFT * (abs(elapsed) + seconds), now + seconds)
 
 
 @dataclass(slots=True, frozen=True)

@@ -203,6 +203,8 @@ class PostgresSession(Session):
                 if status == pq.ExecStatus.PIPELINE_SYNC:
                     pgconn.exit_pipeline_mode()
                     return self._ended_with()
+                if not self._expected:  # all was answered, and then the connection ended
+                    raise self._broken(answer.get_error_message("utf-8"))
                 text, preparing = self._expected.popleft()
                 if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
                     self._trouble = self._trouble or _translated(answer)

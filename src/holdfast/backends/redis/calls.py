@@ -1,8 +1,7 @@
 """Calls, and what they are worth: the store's word that it is somebody's turn.
 
-Law kept here: 1. **Hazard**: this process may have been paused after the call was sent, so a grant
-is never dated from its arrival, but from the latest exchange with the same server whose clock it
-names. Partner: `waiting.py`, which hears them.
+Law kept here: 1, by `core/lease.called_until` and the latest exchange with the same server whose
+clock a call names. Partner: `waiting.py`, which hears them.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from holdfast.core.lease import DRIFT, valid_until
+from holdfast.core.lease import called_until, valid_until
 from holdfast.core.port import Event
 from holdfast.types import Claim, Grant
 
 __all__ = ["Anchors", "Called", "Line", "Place", "Ticket", "held_until"]
-
-STALE = 5.0
-"""An exchange older than this dates nothing."""
 
 
 class Called(NamedTuple):
@@ -47,14 +43,7 @@ class Anchors:
         anchor = self._anchors.get(called.run_id)
         if anchor is None:
             return None
-        sent, clock = anchor
-        # Negative when another thread's exchange was later than the call: it dates as well. (A
-        # clock that was set back in between makes it earlier than it is: that is safe.)
-        elapsed = (called.clock - clock) / 1e6
-        if abs(elapsed) > STALE or now - sent > STALE:
-            return None
-        span = called.span / 1e6
-        return min(sent + elapsed + span - DRIFT * (abs(elapsed) + span), now + span)
+        return called_until(*anchor, called.clock, called.span, now)
 
 
 class Place(NamedTuple):

@@ -67,7 +67,6 @@ class Waiting(Protocol):
 
     look_at: float
     beat_at: float
-    told: float
 
     @property
     def number(self) -> int: ...
@@ -214,15 +213,12 @@ class Attendant:
         if not any(ticket.beat_at <= now for ticket in waiting):
             return
         owners = [ticket.owner for ticket in waiting]
-        in_line = await ear.beat(owners, now + PATIENCE)
-        if not in_line:
+        if not await ear.beat(owners, now + PATIENCE):
             self._ask_at = 0.0  # somebody is in line no more: find out who
         elif self.asks and self._ask_at <= now + self._pause:
             self._ask_at = now + self._pause  # all are, so that need not be asked
         for ticket in waiting:
             ticket.beat_at = now + min(room.heartbeat, ticket.ttl / 3)
-            if in_line:
-                ticket.told = now
 
     async def _ask(self, ear: Ear) -> float:
         """Who stands in line no more? Asked once where there are calls: when they are first heard,

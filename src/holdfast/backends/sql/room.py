@@ -5,13 +5,14 @@ look of its own is worth it. One attendant for a client (`attendant.py`) hears a
 each line it has the first of this client's waiters look when a holder or waiter ahead should have
 ended: lines are served in order, so that one vouches for the others.
 
-Laws 1 (this process may have been stopped since it was called: what a call gives is dated from the
-last time that this waiter was surely in line), 6 (waiting costs the heartbeat). Hazard: a call may
-come before the answer that says "in line" (it is kept in `_early`), twice, or for nobody.
+Laws 1 (what a call gives is dated by the database's clock, from when this waiter last asked), 6
+(waiting costs the heartbeat). Hazards: a call may come before the answer that says "in line" (it is
+kept in `_early`), twice, or for nobody; and who let it in may have waited for the row while this
+one came to stand in line, so that what it gives began before that.
 
-A call is `place`: find out; or `place token span owner`: it holds for so many microseconds, the
-window of whoever let it in, and need not ask. The owner must be right, too: a server that took over
-may give the same numbers again.
+A call is `place`: find out; or `place token clock span owner`: it holds from that moment of the
+database on, for so many microseconds, the window of whoever let it in, and need not ask. The owner
+must be right, too: a server that took over may give the same numbers again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from holdfast.backends.sql.attendant import Attendant, Ear
-from holdfast.core.lease import valid_until
+from holdfast.core.lease import called_until
 from holdfast.core.port import Port
 from holdfast.types import Claim, Grant
 
@@ -36,12 +37,13 @@ EARLY = 1000
 class Place:
     """What an attempt that stands in line is told."""
 
-    __slots__ = ("look_at", "number", "told")
+    __slots__ = ("clock", "look_at", "number", "told")
 
-    def __init__(self, number: int, look_at: float, told: float) -> None:
+    def __init__(self, number: int, look_at: float, told: float, clock: int) -> None:
         self.number = number
         self.look_at = look_at  # on the port's clock
         self.told = told  # when its heartbeat began to count
+        self.clock = clock  # the database's, then or later
 
 
 class Ticket:
@@ -55,8 +57,8 @@ class Ticket:
         self.place = place
         self.event = port.event()
         self.called = False  # it holds, or must find out why it stands in line no more
-        self.given: tuple[int, float] | None = None  # by a call: the token or 0, and the seconds
-        self.told = place.told  # it was in line at this moment, or later
+        self.given: tuple[int, int, int] | None = None  # by a call: token or 0, clock, span
+        self.told = place.told, place.clock  # when we last asked, and the database's clock then
         self.look_at = place.look_at
         self.beat_at = 0.0
         self.number = place.number
@@ -69,9 +71,10 @@ class Ticket:
         self.event.set()
 
     def call(self, given: str = "") -> None:
-        match given.split(" "):
-            case [token, span, owner] if owner == self.claim.owner:
-                self.given = int(token), int(span) / 1e6
+        *numbers, owner = given.split(" ")
+        if len(numbers) == 3 and owner == self.claim.owner:
+            token, clock, span = map(int, numbers)
+            self.given = token, clock, span
         self.called = True
         self.event.set()
 
@@ -81,9 +84,9 @@ class Ticket:
         given, self.given = self.given, None
         if given is None:
             return None
-        token, span = given
-        until = valid_until(self.told, span)
-        if until - now < ENOUGH * span:
+        token, clock, span = given
+        until = called_until(*self.told, clock, span, now)
+        if until is None or until - now < ENOUGH * span / 1e6:
             return None
         return Grant(self.claim, until, token or None, confirm_by=now + (until - now) / 3)
 

@@ -172,7 +172,7 @@ class RowBackend(Leaving):
 
     def _place(self, line: Line, sent: float) -> Place | None:
         mine = line.mine
-        return None if mine is None else Place(mine.place, self._look_at(line), sent)
+        return None if mine is None else Place(mine.place, self._look_at(line), sent, line.now)
 
     def _look_at(self, line: Line) -> float:
         """When the first of ours in this line looks by itself, on our clock and surely not too
@@ -290,7 +290,7 @@ class RowBackend(Leaving):
         ticket.beat_at = sent + min(self._heartbeat, claim.ttl / 3)
         if line.mine is None:
             return False
-        ticket.told = sent
+        ticket.told = sent, line.now
         return True
 
     async def renew(

@@ -59,7 +59,7 @@ class Entry:
     def call(self) -> str:
         """What it is told when it was let in (`room.py`)."""
         span = self.expires - self.since
-        return f"{self.place} {self.fence or 0} {span} {self.owner.decode()}"
+        return f"{self.place} {self.fence or 0} {self.since} {span} {self.owner.decode()}"
 
 
 class Line:
