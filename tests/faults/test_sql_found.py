@@ -17,6 +17,7 @@ from holdfast.backends.mysql.speech import AdvisorySpeech as OfMySQL
 from holdfast.backends.postgres.session import refused_login
 from holdfast.backends.postgres.speech import AdvisorySpeech as OfPostgres
 from holdfast.backends.sql import bells
+from holdfast.backends.sql.gate import Gate
 from holdfast.backends.sql.session import Full, Gone
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
@@ -188,3 +189,47 @@ def test_nothing_is_asked_for_that_only_some_servers_have() -> None:
     of_postgres, _ = OfPostgres("holdfast", False).holders("x")
     assert "TIME_MS" not in of_mysql
     assert "waitstart" not in of_postgres
+
+
+@pytest.mark.req("law 5", "R6")
+@pytest.mark.parametrize("waiting", [True, False], ids=["waits for its turn", "looks just then"])
+def test_a_lease_that_is_ended_twice_takes_no_other_along(
+    server: SqlServer, waiting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper and the sitter give the same lease up, and one of them is slow: its connection is
+    another lease's by then."""
+    url = f"{server.url}?strategy=advisory"
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        backend: Any = here._current.backend
+        first = here.lock("first", ttl=LONG).acquire()
+        assert first is not None
+        record = next(iter(backend._records.values()))
+        session = record.session
+        second: list[Any] = []
+
+        def other_one_is_done() -> None:
+            drive(backend.release(first._hold.grant, False, now() + LONG))
+            second.append(here.lock("second", ttl=LONG).acquire())
+
+        async def slow(self: Gate, deadline: float) -> bool:
+            monkeypatch.undo()
+            other_one_is_done()
+            return False
+
+        async def looks(session: object, deadline: float) -> bool:
+            monkeypatch.undo()
+            session_of.awaited = 0
+            other_one_is_done()
+            return False
+
+        session_of: Any = session
+        if waiting:
+            monkeypatch.setattr(Gate, "enter", slow)
+        else:
+            monkeypatch.setattr(Gate, "taken", True)
+            session_of.awaited = 1  # the other one waits for an answer
+            monkeypatch.setattr(backend, "_cancelled", looks)
+        drive(backend._remove(record, now() + 2))
+        assert second[0].held
+        assert there.lock("second").acquire(timeout=0) is None
+        assert second[0].release() is True

@@ -51,8 +51,10 @@ class File:
         with self._alone() as record:
             highest = self._admit(record, token)
             new = self._path + ".fence-new"
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(new)  # of who was killed
+            except FileNotFoundError:
+                pass
             try:
                 with open(new, "xb") as file:
                     mode = _mode(self._path)

@@ -120,12 +120,23 @@ class Ground:
 
     def _let_go(self, record: Record) -> None:
         """The session is not this claim's any more: it is in order, or closed."""
-        session, record.session = record.session, None
+        with self._port.mutex():
+            session, record.session = record.session, None
         record.pinged = record.leaving = 0.0
         if session is not None:
-            if session.awaited:
+            if session.awaited or session.spent:
                 session.close()
             self._pool.give(session)
+
+    def _doomed(self, record: Record, session: Session) -> bool:
+        """Whether this session is still this claim's; then nobody has it afterwards. Who ends a
+        session without its gate asks first: who was in there may have left meanwhile, and another
+        claim may hold its lock by that session."""
+        with self._port.mutex():
+            if record.session is not session:
+                return False
+            session.spent = True
+            return True
 
     def _drop(self, record: Record) -> None:
         """Nothing of this claim is left."""

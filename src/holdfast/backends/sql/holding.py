@@ -74,6 +74,8 @@ class Holding(Bound):
             record.gate.taken  # somebody waits in it just now
             and session is not None
             and session.awaited
+            and not record.leaving  # it is being given up already
+            and self._doomed(record, session)
             and not await self._cancelled(session, deadline)
         ):
             session.cut()
@@ -81,6 +83,8 @@ class Holding(Bound):
             # Stuck, or dropped by an interrupt: the server's word is enough.
             if session is None:
                 return Unknown("a connection is being made for this claim")
+            if not self._doomed(record, session):
+                return Unknown("somebody else has just given it up")
             session.cut()
             return await self._killed(record, session, deadline)
         try:

@@ -106,6 +106,7 @@ class Session(ABC):
     def __init__(self) -> None:
         self.usable = True
         self.awaited = 0  # results of the exchange that is under way
+        self.spent = False  # somebody is about to end it: nobody else shall have it
         self._over = False
         self._file = -1, 0
         self.used = now()

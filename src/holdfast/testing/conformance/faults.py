@@ -18,9 +18,14 @@ from holdfast.testing.conformance.losses import Ear
 async def impatient(api: Api) -> aio.Locks:
     """A client that gives up soon, and whose connections have been used."""
     client = api.connect(request_timeout=api.patience)
-    lease = await take(client.lock("warm up"))
-    await lease.renew()
-    await lease.release()
+    for last in (False, False, True):
+        try:
+            async with client.lock("warm up") as lease:
+                await lease.renew()
+            break
+        except Unavailable:  # a busy machine takes longer than that to connect
+            if last:
+                raise
     return client
 
 
