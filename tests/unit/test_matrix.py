@@ -135,6 +135,8 @@ def test_a_missing_report_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         matrix.main(["--write", str(tmp_path / "nothing")])
     with pytest.raises(SystemExit):
         matrix.main([])
+    matrix.suites()  # found once, where they are
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
     monkeypatch.setattr(matrix, "PAGE", tmp_path / "matrix.md")
     assert matrix.main(["--write", str(report(tmp_path / "report"))]) == 0
     assert (tmp_path / "matrix.md").exists()
