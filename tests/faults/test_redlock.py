@@ -143,7 +143,9 @@ class RedlockFaults(Theme):
             lease = await client.lock("warm up").acquire(timeout=LONG)  # debts are paid by who asks
             assert lease
             await lease.release()
-            return not [line for line in api.strategy.leftovers() if ":t:" not in line]
+            # A release is done when a quorum has heard it: this one may still be on its way.
+            left = [line for line in api.strategy.leftovers() if "{warm up}" not in line]
+            return not [line for line in left if ":t:" not in line]
 
         await api.until(no_votes, "no node keeps a vote for nobody")
 

@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -180,6 +181,7 @@ class Worker:
         self.path = folder / f"worker-{number}.log"
         words = ["-m", "tests.stress.crash", "worker", url, str(number), str(self.path)]
         self.process = subprocess.Popen([sys.executable, *words])
+        self.paused = 0.0
         self.paused_until = 0.0
         self.resumed = 0.0
 
@@ -195,18 +197,17 @@ def pauses(seconds: float, grace: float, seed: int, name: str) -> int:
         workers = [Worker(url, number, folder) for number in range(WORKERS)]
         numbers = WORKERS
         killed: dict[str, float] = {}
+        waker = stack.enter_context(Waker(workers))
         try:
             stop = now() + seconds
             while now() < stop:
                 time.sleep(dice.uniform(0.01, 0.25))
-                wake(workers)
                 worker = dice.choice(workers)
                 what = dice.random()
                 if what < 0.45:
                     # Less than half the grace, and then some time to come back to one's senses.
                     if now() > worker.resumed + grace / 4 and not worker.paused_until:
-                        worker.process.send_signal(signal.SIGSTOP)
-                        worker.paused_until = now() + dice.uniform(0.0, 0.49 * grace)
+                        waker.pause(worker, dice.uniform(0.0, 0.49 * grace))
                         did["pauses"] += 1
                 elif what < 0.95:
                     found = list(store.links().values())
@@ -231,7 +232,6 @@ def pauses(seconds: float, grace: float, seed: int, name: str) -> int:
                     detector = dice.choice(detectors)
                     detector.send_signal(signal.SIGSTOP)
                     time.sleep(dice.choice((0.1, 0.6)) * grace * dice.random())
-                    wake(workers)
                     detector.send_signal(signal.SIGCONT)
                     did["paused detectors"] += 1
         finally:
@@ -255,6 +255,7 @@ def pauses(seconds: float, grace: float, seed: int, name: str) -> int:
         "crash_grace": grace,
         "holds": len(holds),
         **did,
+        "longest_pause_s": round(waker.longest, 3),
         "events": dict(events),
         "lost": [hold._asdict() for hold in lost],
         "overlaps": [[one._asdict(), other._asdict()] for one, other in overlaps],
@@ -263,12 +264,36 @@ def pauses(seconds: float, grace: float, seed: int, name: str) -> int:
     return 1 if lost or overlaps else 0
 
 
-def wake(workers: list[Worker]) -> None:
-    moment = now()
-    for worker in workers:
-        if worker.paused_until and moment >= worker.paused_until:
-            worker.process.send_signal(signal.SIGCONT)
-            worker.paused_until, worker.resumed = 0.0, moment
+class Waker:
+    """Pauses workers, and ends each pause in time, whatever else is done meanwhile."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.longest = 0.0
+        self._workers = workers
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._wake)
+
+    def __enter__(self) -> Waker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def pause(self, worker: Worker, seconds: float) -> None:
+        worker.process.send_signal(signal.SIGSTOP)
+        worker.paused = now()
+        worker.paused_until = worker.paused + seconds
+
+    def _wake(self) -> None:
+        while not self._over.wait(0.003):
+            moment = now()
+            for worker in list(self._workers):
+                if worker.paused_until and moment >= worker.paused_until:
+                    worker.process.send_signal(signal.SIGCONT)
+                    worker.paused_until, worker.resumed = 0.0, moment
+                    self.longest = max(self.longest, now() - worker.paused)
 
 
 def gather(folder: Path, killed: dict[str, float]) -> list[Hold]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Closed, Locks, Misconfigured, Unsupported, aio
+from holdfast import Closed, Locks, Misconfigured, Unsupported, aio, backends
 
 Call = Callable[[Locks], Any]
 
@@ -154,6 +154,7 @@ def test_a_missing_client_package_names_the_extra(
 ) -> None:
     (tmp_path / "needs_a_client.py").write_text("import a_client_nobody_has\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(backends, "_registry", dict(backends._registry))
     holdfast.register("needy", "needs_a_client:Backend", extra="redis")
     with pytest.raises(
         Misconfigured, match=r"a_client_nobody_has.*pip install 'holdfast\[redis\]'"

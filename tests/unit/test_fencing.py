@@ -480,21 +480,24 @@ def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
 def test_a_child_of_a_writer_that_was_killed_does_not_keep_the_file_locked(tmp_path: Path) -> None:
     file = fencing.File(tmp_path / "report.txt")
     reading, writing = os.pipe()
+    begun, began = os.pipe()
     parent = os.fork()
     if parent == 0:
         with file._alone():
             if os.fork() == 0:
                 os.close(writing)
+                os.write(began, b".")
                 os.read(reading, 1)  # until the test is done
                 os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
     try:
         os.waitpid(parent, 0)
+        os.read(begun, 1)
         with (tmp_path / "report.txt.fence").open() as record:
             fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
-        os.close(reading)
-        os.close(writing)
+        for fd in (reading, writing, begun, began):
+            os.close(fd)
 
 
 def test_a_child_lets_go_of_the_record_and_not_of_its_parents_lock(tmp_path: Path) -> None:
