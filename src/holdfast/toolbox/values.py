@@ -124,6 +124,7 @@ async def holders(engine: Engine, name: str) -> list[ClaimInfo]:
 
 
 async def _endure(engine: Engine, ask: Callable[[float], Awaitable[R]]) -> R:
+    """Ask, within the limit that it is told, until it is not `Unavailable`."""
     port = engine.port
     deadline = port.now() + engine.request_timeout
     failures = 0
@@ -179,37 +180,31 @@ async def write(
 ) -> bool:
     """Write under a fencing token, whatever is there; False: a newer one has written before, or
     there is no time left until `until` (None: for ever). Law 1: a second try has less of it."""
-    port = engine.port
-    deadline = port.now() + engine.request_timeout
-    failures = 0
-    while True:
-        ttl = None if until is None else until - port.now()
+
+    async def attempt(limit: float) -> bool:
+        ttl = None if until is None else until - engine.port.now()
         if ttl is not None and ttl <= 0:
             return False
-        answer = await _put(engine, name, data, None, fence, ttl, deadline)
-        if not isinstance(answer, Unknown):
-            return isinstance(answer, Cell)
-        failures += 1
-        left = deadline - port.now()
-        if left <= 0:
+        answer = await _put(engine, name, data, None, fence, ttl, limit)
+        if isinstance(answer, Unknown):
             raise Unavailable(f"whether {name!r} was written is not known: {answer.reason}")
-        await port.sleep(pause(failures, port.random(), left))
+        return isinstance(answer, Cell)
+
+    return await _endure(engine, attempt)
 
 
 async def forget(engine: Engine, name: str, data: bytes) -> None:
     """Delete what is there as long as it is this, though it were written again meanwhile."""
-    port = engine.port
-    deadline = port.now() + engine.request_timeout
-    failures = 0
-    while (cell := await read(engine, name)) is not None and cell.value == data:
-        answer = await _put(engine, name, None, cell.version, None, None, deadline)
-        if isinstance(answer, Cell):
+
+    async def attempt(limit: float) -> None:
+        cell = await engine.backend.cell_read(name, limit)
+        if cell is None or cell.value != data:
             return
-        failures += 1
-        left = deadline - port.now()
-        if left <= 0:
+        answer = await _put(engine, name, None, cell.version, None, None, limit)
+        if not isinstance(answer, Cell):
             raise Unavailable(f"whether {name!r} was forgotten is not known: {answer.reason}")
-        await port.sleep(pause(failures, port.random(), left))
+
+    await _endure(engine, attempt)
 
 
 async def _put(
