@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.cli import kernel
+from tests import waiting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLI = (sys.executable, "-m", "tests.cli.launch")
@@ -84,13 +86,8 @@ def _plain_signals() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """The condition's value, as soon as it is true."""
-    deadline = time.monotonic() + patience
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.005)
-    return value
+until = partial(waiting.until, patience=PATIENCE)
+"""Interpreters have to start."""
 
 
 def alive(pid: int) -> bool:

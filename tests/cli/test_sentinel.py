@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,10 @@ def test_status(url: str) -> None:
         assert json.loads(line(process))["event"] == "standby"
         assert json.loads(line(process))["event"] == "leading"
 
-        def told() -> dict[str, object] | None:
+        def told() -> dict[str, Any] | None:
             shown = command("sentinel", url, "--status", "--json")
             assert shown.returncode == 0
-            document: dict[str, object] = json.loads(shown.stdout)
+            document: dict[str, Any] = json.loads(shown.stdout)
             return document if document["counters"] else None
 
         document = until(told, "its counters")

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,13 +25,10 @@ from holdfast.sentinel.detector import Detector
 from holdfast.testing import FaultProxy
 from tests.cli.harness import started
 from tests.faults.peers import Peer
-from tests.faults.redis import until as until_soon
 from tests.servers import MariaDBServer, PostgresServer, RedisMasters, RedisServer
+from tests.waiting import until
 
 _numbers = itertools.count()
-
-PATIENCE = 30.0
-"""Seconds; the machine may be very busy."""
 
 
 def plain(url: str) -> str:
@@ -41,10 +38,6 @@ def plain(url: str) -> str:
 
 def presence_of(peer: Peer) -> str:
     return str(peer.run("locks._current.backend._presence"))
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    until_soon(happened, what, PATIENCE)
 
 
 class Watch:

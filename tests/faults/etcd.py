@@ -8,8 +8,7 @@ import json
 import os
 import ssl
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,6 @@ from tests.servers import EtcdServer
 
 HOST = "127.0.0.1"
 PATIENCE = 20.0
-
-
-def until(happened: Callable[[], Any], what: str) -> Any:
-    """For what no event tells: look again until it is so."""
-    end = time.monotonic() + PATIENCE
-    while not (result := happened()):
-        assert time.monotonic() < end, f"{what}: not within {PATIENCE:g} s"
-        time.sleep(0.01)
-    return result
 
 
 def etcdctl(endpoints: str, *args: str, stdin: int | None = None) -> subprocess.Popen[str]:

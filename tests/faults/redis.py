@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import holdfast
 from holdfast.ports.clock import now
+from tests.waiting import until
 
 SOON = 10.0
 _numbers = itertools.count()
@@ -21,13 +21,6 @@ def fresh(url: str, **options: object) -> str:
     values = {"prefix": f"f{next(_numbers)}", **options}
     mark = "&" if "?" in url else "?"
     return url + mark + "&".join(f"{name}={value}" for name, value in values.items())
-
-
-def until(happened: Callable[[], object], what: str, patience: float = SOON) -> None:
-    deadline = time.monotonic() + patience
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 def in_line(locks: holdfast.Locks, count: int, name: str = "x") -> None:

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import holdfast
 from tests.faults.peers import Peer
+from tests.waiting import until
 
 LONG = 300.0
 SOON = 10.0  # far less than a heartbeat of LONG, and long enough for a busy machine
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SOON
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 def in_line(locks: holdfast.Locks, count: int, name: str = "x") -> None:

@@ -29,11 +29,11 @@ from tests.faults.crash import (
     Turned,
     plain,
     presence_of,
-    until,
     watching,
 )
 from tests.faults.peers import Peer
 from tests.faults.redis import in_line, waiting
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
 

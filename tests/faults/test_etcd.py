@@ -19,9 +19,10 @@ import holdfast
 from holdfast import LeaseLost, Unavailable, aio
 from holdfast.testing import FaultProxy
 from tests.conformance.etcd import b64
-from tests.faults.etcd import etcdctl, until
+from tests.faults.etcd import etcdctl
 from tests.faults.test_processes import in_child
 from tests.servers import EtcdCluster, EtcdServer
+from tests.waiting import settled, until
 
 pytestmark = pytest.mark.servers
 
@@ -410,8 +411,8 @@ def test_many_waiters_share_one_stream(proxy: FaultProxy) -> None:
                 ]
                 while sum(len(info.waiters) for info in await locks.inspect(name)) < crowd:
                     await asyncio.sleep(0.05)
+                before = await asyncio.to_thread(settled, lambda: proxy.requests)
                 assert len(proxy.connections) <= 2
-                before = proxy.requests
                 await lease.release()
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0.2)

@@ -20,8 +20,9 @@ from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
 from holdfast.types import Claim, Grant, Lost, Released, Unknown
-from tests.faults.etcd import GuardedEtcd, b64, until
+from tests.faults.etcd import GuardedEtcd, b64
 from tests.servers import EtcdServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -14,8 +14,9 @@ import pytest
 
 import holdfast
 from holdfast import Lease, Mode, Unsupported
-from tests.faults.etcd import Holder, b64, etcdctl, until
+from tests.faults.etcd import Holder, b64, etcdctl
 from tests.servers import EtcdServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -14,8 +14,8 @@ from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
 from holdfast.types import Busy, Claim, Grant
-from tests.faults.etcd import until
 from tests.servers import EtcdServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -12,9 +12,10 @@ from holdfast import aio
 from holdfast.backends.redis.keys import Keys, slot_of
 from holdfast.ports.clock import now
 from holdfast.types import Cell
-from tests.faults.redis import fresh, in_line, until, waiting
+from tests.faults.redis import fresh, in_line, waiting
 from tests.servers import RedisCluster, RedisServer
 from tests.servers.home import HOST
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R37", "Cluster MOVED / ASK / failover")]
 

@@ -19,8 +19,9 @@ from holdfast.testing import FaultProxy
 from tests.cli.harness import holdfast as command
 from tests.faults.crash import Turned, cut, links, plain, watching
 from tests.faults.peers import Peer
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
 

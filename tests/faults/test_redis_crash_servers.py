@@ -15,11 +15,12 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.ports.clock import now
 from tests.faults.crash import Watch, cut, links, watching
 from tests.faults.peers import Peer
-from tests.faults.redis import fresh, until, waiting
+from tests.faults.redis import fresh, waiting
 from tests.faults.test_redis_cluster import Migration
 from tests.faults.test_redis_failover import fail_over, replicated
 from tests.servers import RedisCluster, RedisSentinel, RedisServer
 from tests.servers.tls import Certificates, tls_server
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R37")]
 

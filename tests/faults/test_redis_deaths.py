@@ -13,8 +13,9 @@ import pytest
 import holdfast
 from holdfast.ports.clock import now
 from tests.faults.peers import Peer, PeerError
-from tests.faults.redis import fresh, in_line, until, waiting
+from tests.faults.redis import fresh, in_line, waiting
 from tests.servers import RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -13,8 +13,9 @@ import holdfast
 from holdfast import Unavailable, aio
 from holdfast.backends.redis.keys import Keys
 from holdfast.ports.clock import now
-from tests.faults.redis import fresh, in_line, until, waiting
+from tests.faults.redis import fresh, in_line, waiting
 from tests.servers import RedisSentinel, RedisServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R37")]
 

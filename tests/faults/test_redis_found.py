@@ -12,8 +12,9 @@ import pytest
 import holdfast
 from holdfast import Unavailable
 from holdfast.ports.thread import drive
-from tests.faults.redis import Waiter, fresh, in_line, until, waiting
+from tests.faults.redis import Waiter, fresh, in_line, waiting
 from tests.servers import RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -12,9 +12,10 @@ from holdfast import Unavailable, aio
 from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
 from tests.conformance.redis import about_locks
-from tests.faults.redis import fresh, in_line, until, waiting
+from tests.faults.redis import fresh, in_line, waiting
 from tests.servers import RedisServer
 from tests.servers.home import HOST, Home
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R33")]
 

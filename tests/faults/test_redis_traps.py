@@ -14,8 +14,9 @@ import holdfast
 from holdfast import Unavailable, aio
 from holdfast.testing import FaultProxy
 from tests.conformance.redis import about_locks
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -16,9 +16,10 @@ from holdfast.backends.redlock.letters import COMMIT
 from holdfast.backends.url import parse
 from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
-from tests.faults.redis import Waiter, fresh, until
+from tests.faults.redis import Waiter, fresh
 from tests.faults.test_redlock_found import OPTIONS, backend_of, url_of
 from tests.servers import RedisMasters
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -21,12 +21,12 @@ from tests.faults.crash import (
     links,
     plain,
     presence_of,
-    until,
     watching,
 )
 from tests.faults.peers import Peer
 from tests.faults.redis import waiting
 from tests.servers import RedisMasters
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23", "R34")]
 

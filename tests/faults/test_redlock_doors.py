@@ -13,9 +13,10 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisMasters, RedisServer
 from tests.servers.tls import Certificates, tls_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

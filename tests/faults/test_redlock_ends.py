@@ -22,9 +22,10 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.url import parse
 from holdfast.testing import FaultProxy
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.faults.test_processes import in_child
 from tests.servers import RedisMasters
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -27,8 +27,9 @@ from holdfast.backends.redlock.wires import DEAD
 from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
 from holdfast.types import Claim, Grant, Unknown
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisMasters, RedisServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

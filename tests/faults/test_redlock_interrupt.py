@@ -18,8 +18,9 @@ from tests.faults.interrupt import (
     nothing_is_left,
     plain_with,
 )
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisMasters
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -15,8 +15,9 @@ import pytest
 import holdfast
 from holdfast import Unavailable, aio
 from holdfast.backends.redlock.quarantine import Memory
-from tests.faults.redis import fresh, until
+from tests.faults.redis import fresh
 from tests.servers import RedisMasters
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -18,6 +18,7 @@ from holdfast.testing import FaultProxy
 from tests.servers import MariaDBServer, PostgresServer, install
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.sql import SqlServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -78,13 +79,6 @@ def number(client: Any, name: str) -> int:
     records = client._current.backend._records.values()
     (found,) = [record.session.number for record in records if record.claim.name == name]
     return int(found)
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    end = now() + LONG
-    while not happened():
-        assert now() < end, what
-        time.sleep(0.005)
 
 
 def waits(client: Any, name: str) -> bool:

@@ -22,13 +22,13 @@ from tests.faults.crash import (
     Turned,
     plain,
     presence_of,
-    until,
     watching,
 )
 from tests.faults.peers import Peer
 from tests.faults.redis import waiting
 from tests.servers import MariaDBServer, PostgresServer
 from tests.servers.pgbouncer import PgBouncer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
 

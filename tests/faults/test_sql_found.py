@@ -23,11 +23,12 @@ from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.testing import FaultProxy
 from tests.faults.sql import Ground, driver
-from tests.faults.test_sql_bound import LONG, Acquiring, until, waits
+from tests.faults.test_sql_bound import LONG, Acquiring, waits
 from tests.servers import MariaDBServer, PostgresServer
 from tests.servers.home import HOST
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.sql import SqlServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

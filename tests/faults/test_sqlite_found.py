@@ -27,7 +27,8 @@ from holdfast import Unavailable, aio, backends
 from holdfast.backends.sqlite import registry
 from holdfast.backends.sqlite.site import Site
 from tests.faults.peers import Peer
-from tests.faults.sqlite import LONG, SOON, in_line, until
+from tests.faults.sqlite import LONG, SOON, in_line
+from tests.waiting import until
 
 
 def site_of(locks: holdfast.Locks) -> Site:

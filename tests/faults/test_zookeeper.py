@@ -16,8 +16,9 @@ import holdfast
 from holdfast import LeaseLost, Misconfigured, Unavailable
 from holdfast.testing import FaultProxy
 from tests.faults.peers import Peer
-from tests.faults.zookeeper import LONG, end_session, kazoo, nodes, sessions, until
+from tests.faults.zookeeper import LONG, end_session, kazoo, nodes, sessions
 from tests.servers import ZooKeeperServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -14,9 +14,10 @@ import pytest
 import holdfast
 from holdfast import Unavailable
 from holdfast.testing import FaultProxy
-from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, until
+from tests.faults.zookeeper import LONG, Raw, kazoo, nodes
 from tests.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.servers.home import HOST
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.faults.zookeeper import LONG, kazoo, nodes, until
+from tests.faults.zookeeper import LONG, kazoo, nodes
 from tests.servers import ZooKeeperServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -22,9 +22,9 @@ from tests.faults.interrupt import (
     nothing_is_left,
     plain_with,
 )
-from tests.faults.zookeeper import until
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 

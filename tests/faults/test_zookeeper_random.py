@@ -14,8 +14,9 @@ import holdfast
 from holdfast import LeaseLost, Unavailable, aio
 from holdfast.ports import clock
 from holdfast.testing import FaultProxy
-from tests.faults.zookeeper import kazoo, nodes, until
+from tests.faults.zookeeper import kazoo, nodes
 from tests.servers import ZooKeeperServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(240)]
 

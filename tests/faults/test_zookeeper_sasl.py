@@ -11,9 +11,10 @@ import pytest
 import holdfast
 from holdfast import HoldfastError, Misconfigured
 from holdfast.testing import FaultProxy
-from tests.faults.zookeeper import sessions, until
+from tests.faults.zookeeper import sessions
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,15 +61,6 @@ def close_session(port: int, session_id: int, password: bytes) -> bool:
         except ConnectionResetError:  # it does not wait for the second when it refuses the first
             pass
     return int.from_bytes(answer[8:12], "big") > 0
-
-
-def until(happened: Callable[[], Any], what: str, timeout: float = LONG) -> float:
-    """For what no event tells: when it was first seen to be so."""
-    end = time.monotonic() + timeout
-    while not happened():
-        assert time.monotonic() < end, f"{what}: not within {timeout:g} s"
-        time.sleep(0.005)
-    return time.monotonic()
 
 
 def nodes(client: Any, path: str) -> list[str]:

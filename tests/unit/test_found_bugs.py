@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import holdfast
 from holdfast import LeaseLost, NotHeld, Unavailable, aio
@@ -44,13 +45,6 @@ def store_of(client: Any) -> Store:
     backend = client._current.backend
     assert isinstance(backend, MemoryBackend)
     return backend.store
-
-
-def until(happened: Any, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.req("R1")

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import holdfast
 from holdfast.core.acquire import Acquisition, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.ports.thread import drive
 from holdfast.toolbox.stripes import AnyAcquisition, Place
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.0005)
 
 
 def threads() -> list[str]:

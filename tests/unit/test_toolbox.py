@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import holdfast
 from holdfast.core.hold import Hold
@@ -38,14 +39,6 @@ def locks(url: str) -> Iterator[holdfast.Locks]:
 def other(url: str) -> Iterator[holdfast.Locks]:
     with holdfast.connect(url) as locks:
         yield locks
-
-
-def until(happened: Callable[[], object]) -> None:
-    """For what no event tells."""
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 class Faulty:
