@@ -3,6 +3,8 @@ call counts or does not."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from holdfast.backends.redis.calls import Called, Place
@@ -19,6 +21,7 @@ class Attendant:
 
     def __init__(self, room: Room, fails: bool = False) -> None:
         self.over = True
+        self.looks_at = -math.inf
         self.started = 0
         self.woken = 0
         self._fails = fails

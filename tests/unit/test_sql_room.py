@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.backends.sql.room import Place, Room, Ticket
@@ -107,12 +109,11 @@ def test_permits_have_no_token() -> None:
 
 
 def test_a_call_may_come_before_its_place_is_known() -> None:
-    port = ThreadPort()
-
-    async def nobody(deadline: float) -> object:
+    def nobody(room: Room) -> Any:
         raise AssertionError
 
-    room = Room(port, 1.0, 1.0, nobody)  # type: ignore[arg-type]
+    port = ThreadPort()
+    room = Room(port, 1.0, nobody)
     room.heard(f"7 {call(0.0)}")
     room.heard("8")
     room.closed = True  # nobody attends

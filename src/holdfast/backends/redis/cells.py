@@ -1,10 +1,11 @@
 """The values beside the locks: one hash for each, changed by one script.
 
-Contract: the cell part of `core/backend.py`. A change is told on the cell's own channel; who waits
-subscribes first and reads then, so no change is missed, and looks by itself now and then.
+Contract: the cell part of `core/backend.py`. A change is told on the cell's own channel.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import slot_of
@@ -13,16 +14,9 @@ from holdfast.backends.redis.requests import Requests, microseconds
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer, pack_word
 from holdfast.core.port import Port
-from holdfast.errors import Unavailable
 from holdfast.types import Cell, CellConflict, Unknown
 
 __all__ = ["Cells"]
-
-HEARTBEAT = 5.0
-"""How often who waits for a cell looks by itself."""
-
-PATIENCE = 1.0
-"""How long who waits for a cell gives the server to answer a look."""
 
 MEMORY = 86400.0
 """How long an empty cell's version and fence are remembered."""
@@ -84,26 +78,5 @@ class Cells:
         return CellConflict(found, REASONS[reason])
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
-        port, room = self._port, self._room
         channel = self._requests.keys.cell_channel(name)
-        event = port.event()
-        room.watch(channel, event.set)
-        try:
-            while not room.closed:  # then nothing is asked any more: it would make a connection
-                now = port.now()
-                try:
-                    cell, expires = await self._cell(name, now + PATIENCE)
-                except Unavailable:
-                    if port.now() >= deadline:
-                        raise
-                    await event.wait(min(deadline, port.now() + PATIENCE / 4))
-                    event.clear()
-                    continue
-                now = port.now()
-                if (cell.version if cell else 0) != version or now >= deadline:
-                    return cell
-                await event.wait(min(deadline, now + HEARTBEAT, max(expires, now + 0.001)))
-                event.clear()
-            return None  # the core knows why
-        finally:
-            room.unwatch(channel, event.set)
+        return await self._room.changed(channel, version, partial(self._cell, name), deadline)

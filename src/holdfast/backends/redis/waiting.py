@@ -1,22 +1,20 @@
 """The waiting room: whoever of this client stands in line, and how their turn reaches them.
 
 Contract: a waiter enters with the place that its attempt was given, and sleeps until it is called.
-One listener (`listener.py`) for a client hears the calls and sends the heartbeats; it is started by
-who enters and ends when nobody is left.
+Whoever of a line is first here is asked for, once a heartbeat, by the listener (`listener.py`).
+What all waiting rooms have in common is in `backends/attendance.py`.
 
 Laws kept here: 1 (in `calls.py`; and a call counts only if it was heard from the very server that
 gave the place: a replica passes on calls that were withdrawn), 6 (waiting costs the heartbeat).
-Hazards: a call may come before the answer that says "in line" (it is kept in `_early`), twice, late
-or for nobody. What `enter`, `leave` and the listener's end change together, they change under the
-port's mutex: between any two of those lines another thread may enter or leave.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
+from holdfast.backends import attendance
+from holdfast.backends.attendance import Hired
 from holdfast.backends.redis.calls import Anchors, Called, Line, Place, Ticket
 from holdfast.core.port import Port
 from holdfast.types import Claim, Grant
@@ -26,45 +24,17 @@ __all__ = ["DEAF", "Room"]
 DEAF = "0"
 """What a client says about its listening while it does not (`lines.lua` has the others)."""
 
-EARLY = 1000
-"""So many calls are kept for waiters that have not heard yet that they wait."""
 
-
-class Attendant(Protocol):
-    """Who listens, and sends the heartbeats."""
-
-    over: bool
-    """Whether it does not listen: not yet, or not any more."""
-
-    def start(self) -> None: ...
-
-    def wake(self) -> None: ...
-
-    def hears(self, channel: str) -> bool: ...
-
-    async def join(self, deadline: float) -> None: ...
-
-
-class Hire(Protocol):
-    def __call__(self, room: Room) -> Attendant: ...
-
-
-class Room:
-    def __init__(self, port: Port, channel: str, heartbeat: float, hire: Hire) -> None:
-        self.port = port
+class Room(attendance.Room[str, Ticket, Called]):
+    def __init__(
+        self, port: Port, channel: str, heartbeat: float, hire: Callable[[Room], Hired]
+    ) -> None:
+        super().__init__(port, heartbeat, hire)
         self.channel = channel
-        self.heartbeat = heartbeat
         self.hearing = DEAF
         self.anchors = Anchors()
         self.lines: dict[str, Line] = {}
-        self.watched: dict[str, set[Callable[[], None]]] = {}  # channels, and who is told
         self.tidy: Callable[[], None] | None = None  # done by the listener, once a heartbeat
-        self.looks_at = math.inf  # when the listener looks by itself next
-        self.closed = False
-        self._hire = hire
-        self._listener: Attendant | None = None
-        self._tickets: dict[str, Ticket] = {}
-        self._early: dict[str, Called] = {}
 
     # -- waiters ----------------------------------------------------------------------------------
 
@@ -78,17 +48,13 @@ class Room:
                 self.lines[claim.name] = line
             line.tickets[claim.owner] = ticket
             self._tickets[claim.owner] = ticket
-        called = self._early.pop(claim.owner, None)
-        if called is not None:
-            ticket.call(called)
+        self._call_early(claim.owner, ticket)
         # What was called before we listened is heard of by looking.
         beat_at = place.sent if place.hearing == DEAF else place.sent + line.interval
         beat_at = min(beat_at, place.look_at)
         if beat_at < line.beat_at:
             line.beat_at = beat_at
-        self._attend(urgent=beat_at < self.looks_at)
-        if self.closed:  # looked at after entering: so close() wakes us, or we see it
-            ticket.event.set()
+        self._entered(ticket, beat_at)
         return ticket
 
     def leave(self, claim: Claim) -> None:
@@ -122,85 +88,16 @@ class Room:
             return None
         return Grant(ticket.claim, until, called.fence or None, confirm_by=now + (until - now) / 3)
 
-    def watch(self, channel: str, call: Callable[[], None]) -> None:
-        """`call` at every message on this channel, once it is listened to, and when that fails:
-        from the listener's thread, and it must not wait."""
-        with self.port.mutex():
-            self.watched.setdefault(channel, set()).add(call)
-        self._attend(urgent=True)
-
-    def hears(self, channel: str) -> bool:
-        """Whether this channel is listened to already: who watches it then is not told so."""
-        listener = self._listener
-        return listener is not None and not listener.over and listener.hears(channel)
-
-    def unwatch(self, channel: str, call: Callable[[], None]) -> None:
-        with self.port.mutex():
-            watchers = self.watched.get(channel)
-            if watchers is not None:
-                watchers.discard(call)
-                if not watchers:
-                    del self.watched[channel]
-
-    def close(self) -> None:
-        self.closed = True
-        self.call_all()
-        listener = self._listener
-        if listener is not None:
-            listener.wake()
-
-    async def emptied(self, deadline: float) -> None:
-        if self._listener is not None:
-            await self._listener.join(deadline)
-
     # -- the listener -----------------------------------------------------------------------------
-
-    def _attend(self, urgent: bool) -> None:
-        """See to it that somebody listens, and looks soon if it is urgent."""
-        listener = self._listener
-        if listener is None or listener.over:
-            listener = self._begin()
-        if urgent and listener is not None:
-            listener.wake()
-
-    def _begin(self) -> Attendant | None:
-        with self.port.mutex():
-            listener = self._listener
-            if self.closed or (listener is not None and not listener.over):
-                return listener
-            listener = self._listener = self._hire(self)
-            listener.start()
-            return listener
-
-    def dismiss(self, listener: Attendant) -> bool:
-        """Whether this listener may go: then it is over, and who enters now hires another one."""
-        with self.port.mutex():
-            if not self.closed and (self.lines or self.watched):
-                return False
-            listener.over = True
-            return True
-
-    def current(self, listener: Attendant) -> bool:
-        return self._listener is listener
 
     def heard(self, channel: bytes, payload: bytes, run_id: str) -> None:
         """A message, from this server. Called by the listener's thread or loop."""
         name = channel.decode()
         if name != self.channel:
-            for call in list(self.watched.get(name, ())):
-                call()
+            self.tell_watchers(name)
             return
         owner, fence, clock, span = payload.decode().split(" ")
-        called = Called(int(fence), int(clock), int(span), run_id)
-        ticket = self._tickets.get(owner)
-        if ticket is None:
-            while len(self._early) >= EARLY:
-                self._early.pop(next(iter(self._early)), None)
-            self._early[owner] = called
-            ticket = self._tickets.get(owner)  # it may have entered between the two
-        if ticket is not None:
-            self._early.pop(owner, None)
-            ticket.call(called)
+        self._call(owner, Called(int(fence), int(clock), int(span), run_id))
 
     def firsts(self, now: float) -> list[tuple[Line, Ticket]]:
         """For each line whose heartbeat is due, the one to ask for."""
@@ -220,12 +117,9 @@ class Room:
             line.tickets.pop(ticket.claim.owner, None)  # the next one of this line is asked for now
         ticket.event.set()
 
-    def call_all(self, line: Line | None = None) -> None:
-        """Everybody, or everybody in a line, asks for themselves."""
+    def call_line(self, line: Line) -> None:
+        """Everybody in this line asks for themselves."""
         with self.port.mutex():
-            tickets = list((self._tickets if line is None else line.tickets).values())
-            watchers = [] if line else [c for group in self.watched.values() for c in group]
+            tickets = list(line.tickets.values())
         for ticket in tickets:
             ticket.event.set()
-        for call in watchers:
-            call()

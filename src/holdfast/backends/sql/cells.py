@@ -21,9 +21,6 @@ from holdfast.types import Cell, CellConflict, Unknown
 
 __all__ = ["Cells"]
 
-HEARTBEAT = 5.0
-"""How often who waits for a cell looks by itself."""
-
 
 class _Seen(NamedTuple):
     value: bytes | None
@@ -117,24 +114,14 @@ class Cells:
         return await self._desk.transact(work, deadline)
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
-        port, room = self._port, self._room
-        mark = _mark(name.encode())
-        event = port.event()
-        try:
-            room.watch(mark, event.set)
-            while True:
-                event.clear()
-                seen = await self._see(name, max(deadline, port.now() + 0.1))
-                cell = None if seen is None else seen.cell
-                now = port.now()
-                if (cell.version if cell else 0) != version or now >= deadline or room.closed:
-                    return cell
-                ends = math.inf
-                if seen is not None and cell is not None and seen.expires is not None:
-                    ends = now + (seen.expires - seen.now) / 1e6
-                await event.wait(min(deadline, ends, now + HEARTBEAT))
-        finally:
-            room.unwatch(mark, event.set)
+        async def read(limit: float) -> tuple[Cell | None, float]:
+            seen = await self._see(name, limit)
+            cell = None if seen is None else seen.cell
+            if seen is None or cell is None or seen.expires is None:
+                return cell, math.inf
+            return cell, self._port.now() + (seen.expires - seen.now) / 1e6
+
+        return await self._room.changed(_mark(name.encode()), version, read, deadline)
 
 
 def _conflict(seen: _Seen, expect: int | None, fence: int | None) -> CellConflict | None:

@@ -1,7 +1,7 @@
 """The attendant's connection: heartbeats and questions for all waiters of a client, and calls.
 
-Contract: `room.Ear`. Used by one thread or task, but for `wake`. Partner: `postgres/ear.py`, which
-can hear.
+Contract: `attendant.Ear`. Used by one thread or task, but for `wake`. Partner: `postgres/ear.py`,
+which can hear.
 """
 
 from __future__ import annotations

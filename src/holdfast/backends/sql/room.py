@@ -1,14 +1,14 @@
 """The waiting room: whoever of this client stands in line, and how their turn reaches them.
 
 Contract: a waiter enters with its place and sleeps until it is called: because it holds, or as a
-look of its own is worth it. One attendant for a client (`attendant.py`) hears and asks for all. In
-each line it has the first of this client's waiters look when a holder or waiter ahead should have
-ended: lines are served in order, so that one vouches for the others.
+look of its own is worth it. The attendant (`attendant.py`) hears and asks for all. In each line it
+has the first of this client's waiters look when a holder or waiter ahead should have ended: lines
+are served in order, so that one vouches for the others. What all waiting rooms have in common is in
+`backends/attendance.py`.
 
 Laws 1 (what a call gives is dated by the database's clock, from when this waiter last asked), 6
-(waiting costs the heartbeat). Hazards: a call may come before the answer that says "in line" (it is
-kept in `_early`), twice, or for nobody; and who let it in may have waited for the row while this
-one came to stand in line, so that what it gives began before that.
+(waiting costs the heartbeat). Hazard: who let it in may have waited for the row while this one came
+to stand in line, so that what it gives began before that.
 
 A call is `place`: find out; or `place token clock span owner`: it holds from that moment of the
 database on, for so many microseconds, the window of whoever let it in, and need not ask. The owner
@@ -18,20 +18,18 @@ must be right, too: a server that took over may give the same numbers again.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from holdfast.backends.sql.attendant import Attendant, Ear
+from holdfast.backends import attendance
+from holdfast.backends.attendance import Hired
 from holdfast.core.lease import called_until
 from holdfast.core.port import Port
 from holdfast.types import Claim, Grant
 
-__all__ = ["Ear", "Place", "Room", "Ticket"]
+__all__ = ["Place", "Room", "Ticket"]
 
 ENOUGH = 0.7
 """Of the window: if less is left, who was called asks before it believes it."""
-
-EARLY = 1000
-"""So many calls are kept for waiters that have not heard yet that they wait."""
 
 
 class Place:
@@ -91,23 +89,11 @@ class Ticket:
         return Grant(self.claim, until, token or None, confirm_by=now + (until - now) / 3)
 
 
-class Room:
-    def __init__(
-        self,
-        port: Port,
-        heartbeat: float,
-        slowest: float,
-        open_ear: Callable[[float], Awaitable[Ear]],
-    ) -> None:
-        self.port = port
-        self.heartbeat = heartbeat
-        self._slowest = slowest
-        self._open_ear = open_ear
-        self.closed = False
-        self._tickets: dict[int, Ticket] = {}
-        self._early: dict[int, str] = {}  # what was called, by place
-        self._watchers: dict[str, set[Callable[[], None]]] = {}  # by what they watch
-        self._attendant: Attendant | None = None
+class Room(attendance.Room[int, Ticket, str]):
+    def __init__(self, port: Port, heartbeat: float, hire: Callable[[Room], Hired]) -> None:
+        super().__init__(port, heartbeat, hire)
+        self.asks = False  # nobody calls its attendant, so that one asks
+        self.attentive = False  # and soon: something may happen
 
     # -- waiters ----------------------------------------------------------------------------------
 
@@ -116,12 +102,8 @@ class Room:
         ticket.beat_at = place.told + min(self.heartbeat, claim.ttl / 3)
         with self.port.mutex():
             self._tickets[place.number] = ticket
-        early = self._early.pop(place.number, None)
-        if early is not None:
-            ticket.call(early)
-        self._attend(min(ticket.beat_at, ticket.look_at))
-        if self.closed:  # looked at after entering: so close() wakes us, or we see it
-            ticket.event.set()
+        self._call_early(place.number, ticket)
+        self._entered(ticket, min(ticket.beat_at, ticket.look_at), at_once=self.asks)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
@@ -131,67 +113,25 @@ class Room:
 
     def call_off(self, owner: str) -> None:
         """Whoever still waits for this claim need not."""
-        for ticket in self._all():
+        for ticket in self.tickets():
             if ticket.claim.owner == owner:
                 ticket.event.set()
 
     def passed_on(self, name: str) -> None:
         """Somebody else's waiter holds this now, after one of this client's."""
-        attendant = self._attendant
-        if attendant is not None and any(t.claim.name == name for t in self._all()):
-            attendant.be_attentive()
-
-    def watch(self, what: str, call: Callable[[], None]) -> None:
-        """`call` when this has changed, or may have: from the attendant, and it must not wait."""
-        with self.port.mutex():
-            self._watchers.setdefault(what, set()).add(call)
-        self._attend(0.0)
-
-    def unwatch(self, what: str, call: Callable[[], None]) -> None:
-        with self.port.mutex():
-            watchers = self._watchers.get(what, set())
-            watchers.discard(call)
-            if not watchers:
-                self._watchers.pop(what, None)
-
-    @property
-    def hears(self) -> bool:
-        """Whether what is called from now on is heard: who waits need not ask again for that."""
-        attendant = self._attendant
-        return attendant is not None and not attendant.over and attendant.hears
-
-    def close(self) -> None:
-        self.closed = True
-        self.call_all(False)
-        attendant = self._attendant
-        if attendant is not None:
-            attendant.wake()
-
-    async def emptied(self, deadline: float) -> None:
-        if self._attendant is not None:
-            await self._attendant.join(deadline)
+        if any(ticket.claim.name == name for ticket in self.tickets()):
+            self.attentive = True
+            self._nudge()
 
     # -- the attendant's half ---------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._tickets or self._watchers)
-
-    @property
-    def watched(self) -> bool:
-        return bool(self._watchers)
-
-    def _all(self) -> list[Ticket]:
-        with self.port.mutex():
-            return list(self._tickets.values())
-
     def waiting(self) -> list[Ticket]:
-        return [ticket for ticket in self._all() if not ticket.called]
+        return [ticket for ticket in self.tickets() if not ticket.called]
 
     def firsts(self) -> list[Ticket]:
         """Of each line, who of ours is before the others."""
         found: dict[str, Ticket] = {}
-        for ticket in self._all():
+        for ticket in self.tickets():
             other = found.get(ticket.claim.name)
             if other is None or ticket.place.number < other.place.number:
                 found[ticket.claim.name] = ticket
@@ -199,58 +139,14 @@ class Room:
 
     def heard(self, call: str) -> None:
         place, _, given = call.partition(" ")
-        number = int(place)
-        ticket = self._tickets.get(number)
-        if ticket is None:
-            while len(self._early) >= EARLY:
-                self._early.pop(next(iter(self._early)), None)
-            self._early[number] = given
-            ticket = self._tickets.get(number)
-        if ticket is not None:  # it may have entered between the two
-            self._early.pop(number, None)
-            ticket.call(given)
+        self._call(int(place), given)
 
     def call_owner(self, owners: set[bytes]) -> None:
-        for ticket in self._all():
+        for ticket in self.tickets():
             if ticket.owner in owners:
                 ticket.call()
 
-    def tell_watchers(self, what: str | None = None) -> None:
-        with self.port.mutex():
-            groups = self._watchers.values() if what is None else [self._watchers.get(what, set())]
-            watchers = [call for group in groups for call in group]
-        for call in watchers:
-            call()
-
-    def call_all(self, held: bool = True) -> None:
-        """Everybody finds out for themselves."""
-        for ticket in self._all():
-            ticket.called = ticket.called or held
-            ticket.event.set()
-        self.tell_watchers()
-
-    # -- who attends ------------------------------------------------------------------------------
-
-    def _attend(self, moment: float) -> None:
-        attendant = self._attendant
-        if attendant is None or attendant.over:
-            attendant = self._begin()
-        if attendant is not None and (attendant.asks or moment < attendant.looks_at):
-            attendant.wake()
-
-    def _begin(self) -> Attendant | None:
-        with self.port.mutex():
-            attendant = self._attendant
-            if self.closed or (attendant is not None and not attendant.over):
-                return attendant
-            attendant = self._attendant = Attendant(self, self._slowest, self._open_ear)
-            attendant.start()
-            return attendant
-
-    def dismiss(self, attendant: Attendant) -> bool:
-        """Whether this attendant may go: then it is over, and who enters now has another one."""
-        with self.port.mutex():
-            if not self.closed and self.busy:
-                return False
-            attendant.over = True
-            return True
+    def call_all(self) -> None:
+        for ticket in self.tickets():
+            ticket.called = True
+        super().call_all()

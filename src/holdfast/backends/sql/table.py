@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import info_text
+from holdfast.backends.sql.attendant import Attendant, Ear
 from holdfast.backends.sql.cells import Cells
 from holdfast.backends.sql.desk import Desk
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.overview import Overview
-from holdfast.backends.sql.room import Ear, Room
+from holdfast.backends.sql.room import Room
 from holdfast.backends.sql.rules import Entry, microseconds
 from holdfast.backends.sql.schema import Tables, ddl
 from holdfast.backends.sql.step import Steps
@@ -76,7 +77,9 @@ class TableBackend(Overview, Cells):
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._desk = Desk(self._driver, self._tables, port, self._limit)
-        self._room = Room(port, self._heartbeat, self._poll, self._open_ear)
+        self._room = Room(
+            port, self._heartbeat, lambda room: Attendant(room, self._poll, self._open_ear)
+        )
         window = microseconds(self._window)
         self._steps = Steps(self._desk, self._words, window, self._handed_over)
         self._sweeper = Sweeper(port, self._desk, self._words, self._steps)
@@ -92,7 +95,7 @@ class TableBackend(Overview, Cells):
         dialect = self._driver.dialect
         session = await self._desk.connect(deadline)
         calls = bool(dialect.notify) and not session.pooled
-        cells = self._room.watched  # once: somebody may begin to watch while we ask
+        cells = bool(self._room.watched)  # once: somebody may begin to watch while we ask
         try:
             if calls:
                 channels = [self._client]

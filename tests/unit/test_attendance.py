@@ -1,0 +1,226 @@
+"""A waiting room and its attendant, without a store: nobody who comes at a bad moment is
+overlooked, and nobody is left behind when the attendant fails or goes."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.waiting import PATIENCE, until
+
+from holdfast.backends import attendance
+from holdfast.core.port import Event
+from holdfast.errors import Unavailable
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Cell
+
+pytestmark = pytest.mark.req("law 6", "R9")
+
+NEVER = 600.0
+"""The heartbeat: whatever happens before, happens because somebody was woken."""
+
+
+class Ticket:
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.said: list[str] = []
+
+    def call(self, said: str) -> None:
+        self.said.append(said)
+        self.event.set()
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.woken = threading.Event()
+        self.closed = False
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Attendant(attendance.Attendant[Ear]):
+    """Each of its steps may be looked at, or stopped, by a test."""
+
+    trouble = (ConnectionError,)
+
+    def __init__(self, room: attendance.Room[str, Ticket, str], office: Office) -> None:
+        super().__init__(room, "holdfast-test")
+        self._office = office
+
+    def hears(self, what: str) -> bool:
+        return False
+
+    async def _open(self, deadline: float) -> Ear:
+        self._office.step("open")
+        return Ear()
+
+    async def _begun(self, ear: Ear) -> None:
+        self._office.ears.append(ear)
+
+    async def _serve(self, ear: Ear) -> None:
+        self._office.step("serve")
+
+    def _due(self) -> float:
+        due = self._office.due
+        self._office.step("due")
+        return due
+
+    async def _listen(self, ear: Ear, until: float) -> None:
+        self._office.step("listen")
+        ear.woken.wait(until - self._port.now())
+        ear.woken.clear()
+
+
+class Office(attendance.Room[str, Ticket, str]):
+    def __init__(self) -> None:
+        super().__init__(ThreadPort(), NEVER, lambda room: self._made(Attendant(room, self)))
+        self.hired: list[Attendant] = []
+        self.ears: list[Ear] = []
+        self.steps: list[str] = []
+        self.at: dict[str, Callable[[], None]] = {}  # what a test does at a step, once
+        self.due = math.inf
+
+    def _made(self, attendant: Attendant) -> Attendant:
+        self.hired.append(attendant)
+        return attendant
+
+    def step(self, name: str) -> None:
+        act = self.at.pop(name, None)
+        if act is not None:
+            act()
+        self.steps.append(name)
+
+    def enter(self, key: str, look_at: float = math.inf) -> Ticket:
+        ticket = Ticket(self.port.event())
+        with self.port.mutex():
+            self._tickets[key] = ticket
+        self.due = min(self.due, look_at)
+        self._call_early(key, ticket)
+        self._entered(ticket, look_at)
+        return ticket
+
+    def leave(self, key: str) -> None:
+        self._tickets.pop(key)
+
+    def call(self, key: str, said: str) -> None:
+        self._call(key, said)
+
+    def asleep(self) -> None:
+        until(lambda: self.steps and self.steps[-1] == "listen", "it listens")
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture(autouse=True)
+def _closed(office: Office) -> object:
+    yield
+    office.close()
+    assert drive(office.hired[-1].join(office.port.now() + PATIENCE)) is None
+    assert office.hired[-1].over
+    assert all(ear.closed for ear in office.ears)
+
+
+@pytest.mark.parametrize("step", ["open", "serve", "due", "listen"])
+def test_who_begins_to_watch_at_any_moment_is_looked_after_at_once(
+    office: Office, step: str
+) -> None:
+    """While it asked something else, it was not woken, and slept until the heartbeat."""
+    served: list[int] = []
+
+    def watch() -> None:
+        served.append(len(office.steps) + 1)  # after this step
+        office.watch("x", print)
+
+    office.at[step] = watch
+    office.enter("a")
+    until(lambda: served and "serve" in office.steps[served[0] :], "it is served again")
+
+
+@pytest.mark.parametrize("step", ["open", "serve", "due", "listen"])
+def test_who_enters_at_any_moment_is_looked_after_in_time(office: Office, step: str) -> None:
+    """Between looking for the next moment and noting it, it was overlooked."""
+    entered: list[int] = []
+
+    def enter() -> None:
+        entered.append(len(office.steps))
+        office.enter("b", office.port.now() + 0.05)
+
+    office.at[step] = enter
+    office.enter("a")
+    until(lambda: entered and office.steps[entered[0] :].count("listen") >= 2, "it looks in time")
+
+
+def test_one_attends_and_goes_when_nobody_is_left(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attendance, "LINGER", 0.0)
+    office.enter("a")
+    office.enter("b")
+    office.asleep()
+    office.leave("a")
+    office.hired[0].wake()
+    until(lambda: office.steps.count("listen") == 2, "it stays")
+    office.leave("b")
+    office.hired[0].wake()
+    until(lambda: office.steps.count("listen") == 3, "it looks once more")
+    office.hired[0].wake()
+    until(lambda: office.hired[0].over, "it goes")
+    office.enter("c")
+    assert len(office.hired) == 2
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("step", ["open", "serve", "due", "listen"])
+def test_when_nothing_is_heard_everybody_asks_and_another_ear_is_opened(
+    office: Office, step: str, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    office.at[step] = fail
+    told = threading.Event()
+    ticket = office.enter("a")
+    office.watch("x", told.set)
+    assert told.wait(PATIENCE)
+    assert drive(ticket.event.wait(office.port.now() + PATIENCE))
+    office.asleep()
+    assert len(office.ears) == (1 if step == "open" else 2)
+    assert [ear.closed for ear in office.ears[:-1]] == [True] * (len(office.ears) - 1)
+
+
+def test_a_call_may_come_before_its_waiter_twice_or_for_nobody(office: Office) -> None:
+    for number in range(2 * attendance.EARLY):
+        office.call(f"nobody {number}", "come")
+    office.call("a", "come")
+    ticket = office.enter("a")
+    assert ticket.said == ["come"]
+    assert len(office._early) <= attendance.EARLY
+    office.call("a", "again")
+    assert ticket.said == ["come", "again"]
+
+
+def test_a_cell_is_read_again_when_the_store_was_silent(office: Office) -> None:
+    """PostgreSQL and MySQL raised at the first silence, however long there was to wait."""
+    answers: list[Cell | None] = [None, Cell(b"new", 2)]
+    asked: list[float] = []
+
+    async def read(limit: float) -> tuple[Cell | None, float]:
+        asked.append(limit)
+        if len(asked) == 2:
+            raise Unavailable("silent")
+        threading.Timer(0.01, office.tell_watchers, ("x",)).start()
+        return answers.pop(0), math.inf
+
+    found = drive(office.changed("x", 0, read, office.port.now() + PATIENCE))
+    assert found == Cell(b"new", 2)
+    assert len(asked) == 3
+    assert not office.watched
