@@ -1,8 +1,10 @@
 """Ctrl-C at every line that runs inside the package, and real signals at random moments.
 
 A trace function raises KeyboardInterrupt at the n-th line, for every n until the work runs through
-untouched. The ttl is far longer than the test, so nothing is freed by expiry: what was taken must
-have been given back, and nobody may be left in line.
+untouched; where a server makes that take minutes, for every third n, from a random one on, so that
+other runs strike elsewhere (`HOLDFAST_EVERY_LINE=1`: for every n). The ttl is far longer than the
+test, so nothing is freed by expiry: what was taken must have been given back, and nobody may be
+left in line.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import gc
 import itertools
 import linecache
+import os
 import pathlib
 import random
 import re
@@ -19,7 +22,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -32,6 +35,9 @@ MUTEX = re.compile(r"\s*with .*mutex")
 
 PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
 LONG = 1000.0
+
+SERVED = 1 if os.environ.get("HOLDFAST_EVERY_LINE") else 3
+"""With a server behind it, at each so many lines."""
 
 Work = Callable[[holdfast.Locks, holdfast.Locks], None]
 
@@ -239,8 +245,13 @@ def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) ->
     assert other.inspect() == [], where
 
 
-def at_every_line(work: Work, locks: holdfast.Locks, other: holdfast.Locks) -> None:
-    for n in itertools.count(1):
+def lines(each: int = 1) -> Iterator[int]:
+    """Where to strike, one after another; the run's seed decides which of them, and is printed."""
+    return itertools.count(1 + random.randrange(each), each)
+
+
+def at_every_line(work: Work, locks: holdfast.Locks, other: holdfast.Locks, each: int = 1) -> None:
+    for n in lines(each):
         where = interrupted(lambda: work(locks, other), n)
         nothing_is_left(locks, other, where)
         if not where:

@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from tests.faults.interrupt import (
+    SERVED,
     Work,
     at_every_line,
     at_random_moments,
@@ -40,7 +41,7 @@ def test_interrupt_at_every_line(
 ) -> None:
     """A waiter that nobody called because the listener was interrupted before it began was found
     so: it waited for ever."""
-    at_every_line(work, *clients)
+    at_every_line(work, *clients, SERVED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,9 +11,11 @@ import holdfast
 from holdfast.backends.redis.keys import Keys
 from tests.faults.interrupt import (
     LONG,
+    SERVED,
     at_every_line,
     at_random_moments,
     interrupted,
+    lines,
     nothing_is_left,
     plain_with,
 )
@@ -45,7 +46,7 @@ def clients(masters: RedisMasters) -> Iterator[tuple[holdfast.Locks, holdfast.Lo
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
-    at_every_line(plain_with, *clients)
+    at_every_line(plain_with, *clients, SERVED)
 
 
 def renew(lease: holdfast.Lease) -> None:
@@ -57,7 +58,7 @@ def test_interrupt_at_every_line_of_a_renewal(
     clients: tuple[holdfast.Locks, holdfast.Locks],
 ) -> None:
     locks, other = clients
-    for n in itertools.count(1):
+    for n in lines(SERVED):
         lease = locks.lock("x", ttl=LONG, renew=False).acquire(timeout=10)
         assert lease
         where = interrupted(partial(renew, lease), n)
@@ -84,7 +85,7 @@ def test_interrupt_at_every_line_of_a_refused_try(
             for node in masters.nodes[:2]:
                 node.call("DEL", LOCK)
 
-    at_every_line(refused, *clients)
+    at_every_line(refused, *clients, SERVED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

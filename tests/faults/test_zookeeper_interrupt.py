@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import uuid
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 import holdfast
 from tests.faults.interrupt import (
     LONG,
+    SERVED,
     Work,
     at_every_line,
     at_random_moments,
@@ -19,6 +19,7 @@ from tests.faults.interrupt import (
     fixed_entered_twice,
     handed_over,
     interrupted,
+    lines,
     nothing_is_left,
     plain_with,
 )
@@ -47,7 +48,7 @@ def clients(url: str) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
 def test_interrupt_at_every_line(
     work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
 ) -> None:
-    at_every_line(work, *clients)
+    at_every_line(work, *clients, SERVED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
@@ -57,7 +58,7 @@ def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
     with holdfast.connect(url) as other:
         with other.lock("x", ttl=LONG):
             before |= {thread for thread in threading.enumerate() if "(body)" in thread.name}
-        for n in itertools.count(1):
+        for n in lines(SERVED):
             with holdfast.connect(url) as locks:
                 where = interrupted(lambda: plain_with(locks, other), n)
                 nothing_is_left(locks, other, where)
