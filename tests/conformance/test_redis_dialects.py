@@ -32,6 +32,7 @@ from tests.conformance.redis import (
 )
 from tests.conformance.rotation import Rotating
 from tests.conformance.test_redis import OUTSIDE, commands
+from tests.waiting import settled
 
 HEARTBEAT = 2.0
 SELDOM = f"window={2 * HEARTBEAT}&heartbeat={HEARTBEAT}&poll={HEARTBEAT}"
@@ -115,8 +116,7 @@ class Unseen(Closing):
             api.spawn(clients[n % 2].lock("x", ttl=10 * LONG).acquire(timeout=LONG))
             for n in range(crowd)
         ]
-        await asyncio.sleep(0.3)
-        before = api.strategy.requests()
+        before = await asyncio.to_thread(settled, api.strategy.requests)
         await lease.release()
         done, waiting = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0.1)
@@ -242,8 +242,7 @@ class TestPlainWaiting(Unseen, Suite):
     async def test_waiting_costs_a_look_in_a_heartbeat(self, api: Api) -> None:
         lease = await take(api.here.lock("x", ttl=10 * LONG))
         turns = [api.spawn(api.there.lock("x").acquire(timeout=LONG)) for _ in range(6)]
-        await asyncio.sleep(0.3)
-        before = api.strategy.requests()
+        before = await asyncio.to_thread(settled, api.strategy.requests)
         await asyncio.sleep(1.5 * HEARTBEAT)
         assert api.strategy.requests() - before <= 2
         await api.there.close()
