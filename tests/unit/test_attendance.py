@@ -3,9 +3,11 @@ overlooked, and nobody is left behind when the attendant fails or goes."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.waiting import PATIENCE, until
@@ -188,13 +190,98 @@ def test_when_nothing_is_heard_everybody_asks_and_another_ear_is_opened(
 
     office.at[step] = fail
     told = threading.Event()
+    office.watched["x"] = {told.set}  # before there is an attendant that could fail
     ticket = office.enter("a")
-    office.watch("x", told.set)
     assert told.wait(PATIENCE)
     assert drive(ticket.event.wait(office.port.now() + PATIENCE))
     office.asleep()
     assert len(office.ears) == (1 if step == "open" else 2)
     assert [ear.closed for ear in office.ears[:-1]] == [True] * (len(office.ears) - 1)
+
+
+class Struck:
+    """A task at whose start Ctrl-C strikes: before its thread begins, or after."""
+
+    def __init__(self, task: Any, when: str, strike: Callable[[], None]) -> None:
+        self._task = task
+        self._when = when
+        self._strike = strike
+
+    def start(self) -> None:
+        if self._when == "before":
+            self._strike()
+        self._task.start()
+        self._strike()
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._task.alive)
+
+    async def join(self, deadline: float) -> bool:
+        return bool(await self._task.join(deadline))
+
+
+def strike_first_start(office: Office, when: str, strike: Callable[[], None]) -> None:
+    made = office._made
+
+    def struck(attendant: Attendant) -> Attendant:
+        made(attendant)
+        if len(office.hired) == 1:
+            attendant._task = Struck(attendant._task, when, strike)
+        return attendant
+
+    office._made = struck  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_relied_on_an_attendant_that_never_began_is_told(office: Office, when: str) -> None:
+    """Somebody entered while another thread hired; that one was interrupted."""
+    tickets: list[Ticket] = []
+
+    def strike() -> None:
+        ticket = Ticket(office.port.event())
+        office._tickets["b"] = ticket
+        tickets.append(ticket)
+        raise KeyboardInterrupt
+
+    strike_first_start(office, when, strike)
+    with pytest.raises(KeyboardInterrupt):
+        office.watch("x", print)
+    office.unwatch("x", print)
+    assert tickets[0].event.is_set()
+    office.enter("c")
+    assert len(office.hired) == 2
+
+
+def test_an_attendant_whose_start_was_interrupted_ends(office: Office) -> None:
+    """Its thread had begun, and slept until the heartbeat; it outlived its room."""
+
+    def strike() -> None:
+        office.asleep()
+        raise KeyboardInterrupt
+
+    strike_first_start(office, "after", strike)
+    with pytest.raises(KeyboardInterrupt):
+        office.enter("a")
+    assert drive(office.hired[0]._task.join(office.port.now() + PATIENCE))
+    assert office.ears[0].closed
+    office.enter("b")
+
+
+def test_who_waits_is_told_when_the_attendants_task_is_cancelled(office: Office) -> None:
+    def cancel() -> None:
+        raise asyncio.CancelledError
+
+    attendant = office._attendant = office._made(Attendant(office, office))
+    attendant.over = False
+    ticket = office.enter("a")
+    ticket.event.clear()
+    office.at["serve"] = cancel
+    with pytest.raises(asyncio.CancelledError):
+        drive(attendant._run())
+    assert ticket.event.is_set()
+    office.enter("b")
+    assert len(office.hired) == 2
 
 
 def test_a_call_may_come_before_its_waiter_twice_or_for_nobody(office: Office) -> None:
@@ -224,3 +311,33 @@ def test_a_cell_is_read_again_when_the_store_was_silent(office: Office) -> None:
     assert found == Cell(b"new", 2)
     assert len(asked) == 3
     assert not office.watched
+
+
+@pytest.mark.parametrize("left", [0.0, 0.05])
+def test_a_silent_store_is_not_asked_beyond_the_deadline(office: Office, left: float) -> None:
+    limits: list[float] = []
+
+    async def read(limit: float) -> tuple[Cell | None, float]:
+        limits.append(limit)
+        drive(office.port.sleep(limit - office.port.now()))
+        raise Unavailable("silent")
+
+    deadline = office.port.now() + left
+    with pytest.raises(Unavailable):
+        drive(office.changed("x", 0, read, deadline))
+    assert limits[-1] <= deadline + attendance.HASTE + 0.1
+
+
+def test_a_store_that_is_only_slow_is_waited_for(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look had the same second, however long it would have taken."""
+    monkeypatch.setattr(attendance, "PATIENCE", 0.01)
+
+    async def read(limit: float) -> tuple[Cell | None, float]:
+        if limit - office.port.now() < 0.1:
+            raise Unavailable("slow")
+        return Cell(b"x", 2), math.inf
+
+    limit = office.port.now() + PATIENCE
+    assert drive(office.changed("x", 0, read, limit, 0.01)) == Cell(b"x", 2)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence, Set
 from typing import Any
 
 import pytest
 
+from holdfast.backends.sql.attendant import SOONEST, Attendant
 from holdfast.backends.sql.room import Place, Room, Ticket
-from holdfast.ports.thread import ThreadPort
+from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Claim
 
 pytestmark = pytest.mark.req("law 1", "R9")
@@ -126,3 +129,76 @@ def test_a_call_may_come_before_its_place_is_known() -> None:
     assert second.called
     assert second.grant(told) is None
     assert not room.enter(claim(), place(7, told)).called
+
+
+class Silent:
+    """An attendant that only remembers how often it was woken; an ear where all are in line."""
+
+    calls = False
+
+    def __init__(self) -> None:
+        self.over = False
+        self.looks_at = math.inf
+        self.woken = 0
+
+    def start(self) -> None: ...
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def hears(self, what: str) -> bool:
+        return False
+
+    async def join(self, deadline: float) -> None: ...
+
+    async def still(self, owners: Sequence[bytes], deadline: float) -> set[bytes]:
+        return set(owners)
+
+
+@pytest.mark.req("law 3")
+def test_who_was_interrupted_while_it_entered_or_left_hides_nobody() -> None:
+    """Its ticket stayed for ever, as the first of its line: nobody else was told to look."""
+    room = Room(ThreadPort(), 1.0, lambda room: Silent())
+    room.enter(claim(), place(7, 0.0))
+    room.enter(claim("you"), place(8, 0.0))
+    room.call_off("me")  # the keeper withdraws it
+    assert [ticket.number for ticket in room.firsts()] == [8]
+
+
+def test_who_has_looked_and_knows_of_an_earlier_moment_wakes_the_attendant() -> None:
+    silent = Silent()
+    room = Room(ThreadPort(), 60.0, lambda room: silent)
+    told = room.port.now()
+    one = room.enter(claim(), place(7, told))
+    silent.woken, silent.looks_at = 0, told + 10
+    one.look_at = told + 20
+    room.looks(one)
+    assert silent.woken == 0
+    one.look_at = told + 5
+    room.looks(one)
+    assert silent.woken == 1
+
+
+class Busy(set[int]):
+    """While the attendant compares who is first with whom it knew, a lock is handed over."""
+
+    room: Room
+
+    def __rsub__(self, other: Set[int]) -> set[int]:
+        self.room.passed_on("x")
+        return set(other) - set(self)
+
+
+def test_what_is_passed_on_while_it_looks_makes_it_ask_soon() -> None:
+    room = Room(ThreadPort(), 60.0, lambda room: Silent())
+    room.asks = True
+    room.enter(claim(), place(7, room.port.now()))
+    attendant: Any = Attendant(room, 50.0, None)  # type: ignore[arg-type]
+    ear = Silent()
+    drive(attendant._ask(ear))
+    attendant._ask_at, attendant._pause = room.port.now() + 50, 50.0
+    attendant._known = Busy(attendant._known)
+    attendant._known.room = room
+    drive(attendant._ask(ear))
+    drive(attendant._ask(ear))
+    assert attendant._ask_at <= room.port.now() + SOONEST

@@ -33,6 +33,9 @@ log = logging.getLogger("holdfast")
 EARLY = 1000
 """So many calls are kept for waiters that have not heard yet that they wait."""
 
+HASTE = 0.2
+"""At a deadline that has come, a server is given so long to say how it is."""
+
 LOOK = 5.0
 """How often who waits for a cell looks by itself."""
 
@@ -128,29 +131,35 @@ class Room(Generic[Key, Ticket, Said]):
         version: int,
         read: Callable[[float], Awaitable[tuple[Cell | None, float]]],
         deadline: float,
+        patience: float = PATIENCE,
     ) -> Cell | None:
         """A cell when its version is another, or as it is at the deadline; None: all is closed, and
         nothing is asked any more. `read` says also when it expires by itself."""
         port, event = self.port, self.port.event()
         try:
-            self.watch(what, event.set)  # first, and read then: so no change is missed
-            while not self.closed:
-                try:
-                    cell, expires = await read(port.now() + PATIENCE)
-                except Unavailable:
-                    if port.now() >= deadline:
-                        raise
-                    await event.wait(min(deadline, port.now() + PATIENCE / 4))
+            try:
+                self.watch(what, event.set)  # first, and read then: so no change is missed
+                while not self.closed:
+                    now = port.now()
+                    try:
+                        cell, expires = await read(min(max(deadline, now + HASTE), now + patience))
+                    except Unavailable:
+                        if port.now() >= deadline:
+                            raise
+                        patience *= 2  # perhaps it is only slow
+                        await event.wait(min(deadline, port.now() + PATIENCE / 4))
+                        event.clear()
+                        continue
+                    now = port.now()
+                    if (cell.version if cell else 0) != version or now >= deadline:
+                        return cell
+                    await event.wait(min(deadline, now + LOOK, max(expires, now + 0.001)))
                     event.clear()
-                    continue
-                now = port.now()
-                if (cell.version if cell else 0) != version or now >= deadline:
-                    return cell
-                await event.wait(min(deadline, now + LOOK, max(expires, now + 0.001)))
-                event.clear()
-            return None
+                return None
+            finally:
+                self.unwatch(what, event.set)
         finally:
-            self.unwatch(what, event.set)
+            self.unwatch(what, event.set)  # Ctrl-C may have struck there
 
     def call_all(self) -> None:
         """Nothing is heard: everybody asks for themselves."""
@@ -290,6 +299,8 @@ class Attendant(ABC, Generic[Ear]):
             self._task.start()
         except BaseException:  # Ctrl-C, or the interpreter is exiting
             self.over = True  # if it began after all, it ends
+            self.wake()
+            self._attended.call_all()  # whoever relied on it has another one hired
             raise
 
     def wake(self) -> None:
@@ -325,11 +336,13 @@ class Attendant(ABC, Generic[Ear]):
         finally:
             self.over = True
             self._drop_ear()
+            if room.busy and room.current(self):
+                room.call_all()  # its task was cancelled: as above
 
     async def _turn(self) -> None:
         port, room = self._port, self._attended
         self._nudged.clear()
-        if room.closed:
+        if room.closed or self.over:
             return
         ear = self._ear
         if ear is None:

@@ -90,6 +90,13 @@ class Room(attendance.Room[str, Ticket, Called]):
 
     # -- the listener -----------------------------------------------------------------------------
 
+    def dismiss(self, attendant: Hired) -> bool:
+        with self.port.mutex():
+            dismissed = super().dismiss(attendant)
+            if dismissed:
+                self.hearing = DEAF  # before anybody can hire the next
+            return dismissed
+
     def heard(self, channel: bytes, payload: bytes, run_id: str) -> None:
         """A message, from this server. Called by the listener's thread or loop."""
         name = channel.decode()

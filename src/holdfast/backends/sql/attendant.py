@@ -130,7 +130,9 @@ class Attendant(attendance.Attendant[Ear]):
         # Who comes to stand behind another one of ours changes nothing; and what one of ours holds
         # is let go by a step of ours, which tells of itself.
         firsts = {ticket.number for ticket in room.firsts()}
-        attentive, room.attentive = room.attentive or bool(firsts - self._known), False
+        attentive = bool(firsts - self._known)
+        if room.attentive:  # else it may be set just now, and is for the next turn
+            room.attentive, attentive = False, True
         if room.asks and (attentive or self._ask_at == math.inf):
             self._pause = SOONEST if waiting else 3 * SOONEST
             self._ask_at = min(self._ask_at, now + self._pause)

@@ -22,6 +22,10 @@ from holdfast.types import Cell, CellConflict, Unknown
 __all__ = ["Cells"]
 
 
+PATIENCE = 5.0
+"""For a look while waiting: it may need a new connection, which takes several round trips."""
+
+
 class _Seen(NamedTuple):
     value: bytes | None
     version: int
@@ -121,7 +125,8 @@ class Cells:
                 return cell, math.inf
             return cell, self._port.now() + (seen.expires - seen.now) / 1e6
 
-        return await self._room.changed(_mark(name.encode()), version, read, deadline)
+        mark = _mark(name.encode())
+        return await self._room.changed(mark, version, read, deadline, PATIENCE)
 
 
 def _conflict(seen: _Seen, expect: int | None, fence: int | None) -> CellConflict | None:

@@ -112,10 +112,15 @@ class Room(attendance.Room[int, Ticket, str]):
                 del self._tickets[ticket.place.number]
 
     def call_off(self, owner: str) -> None:
-        """Whoever still waits for this claim need not."""
+        """Whoever still waits for this claim need not; nor has Ctrl-C left it here."""
         for ticket in self.tickets():
             if ticket.claim.owner == owner:
+                self.leave(ticket)
                 ticket.event.set()
+
+    def looks(self, ticket: Ticket) -> None:
+        """It has looked, and knows when to look next."""
+        self._attend(min(ticket.beat_at, ticket.look_at))
 
     def passed_on(self, name: str) -> None:
         """Somebody else's waiter holds this now, after one of this client's."""

@@ -291,6 +291,7 @@ class RowBackend(Leaving):
         if line.mine is None:
             return False
         ticket.told = sent, line.now
+        self._room.looks(ticket)
         return True
 
     async def renew(
