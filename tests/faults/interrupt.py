@@ -1,7 +1,7 @@
 """Ctrl-C at every line that runs inside the package, and real signals at random moments.
 
 A trace function raises KeyboardInterrupt at the n-th line, for every n until the work runs through
-untouched; where a server makes that take minutes, for every third n, from a random one on, so that
+untouched; where the store makes that take minutes, for every third n, from a random one on, so that
 other runs strike elsewhere (`HOLDFAST_EVERY_LINE=1`: for every n). The ttl is far longer than the
 test, so nothing is freed by expiry: what was taken must have been given back, and nobody may be
 left in line.
@@ -36,8 +36,8 @@ MUTEX = re.compile(r"\s*with .*mutex")
 PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
 LONG = 1000.0
 
-SERVED = 1 if os.environ.get("HOLDFAST_EVERY_LINE") else 3
-"""With a server behind it, at each so many lines."""
+STORED = 1 if os.environ.get("HOLDFAST_EVERY_LINE") else 3
+"""With a file or a server behind it, at each so many lines."""
 
 Work = Callable[[holdfast.Locks, holdfast.Locks], None]
 

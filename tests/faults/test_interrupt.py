@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from tests.faults.interrupt import (
     LONG,
+    STORED,
     Work,
     acquire_and_release,
     any_after_waiting,
@@ -79,9 +80,10 @@ def clients(
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
 def test_interrupt_at_every_line(
-    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
+    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks], request: pytest.FixtureRequest
 ) -> None:
-    at_every_line(work, *clients)
+    stored = request.node.callspec.params["clients"] == "sqlite"
+    at_every_line(work, *clients, STORED if stored else 1)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

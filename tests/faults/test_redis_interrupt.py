@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.faults.interrupt import (
-    SERVED,
+    STORED,
     Work,
     at_every_line,
     at_random_moments,
@@ -41,7 +41,7 @@ def test_interrupt_at_every_line(
 ) -> None:
     """A waiter that nobody called because the listener was interrupted before it began was found
     so: it waited for ever."""
-    at_every_line(work, *clients, SERVED)
+    at_every_line(work, *clients, STORED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

@@ -111,7 +111,10 @@ class RedlockFaults(Theme):
             begun = api.now()
             lease = await take(client.lock("x", ttl=60))
             assert api.now() - begun < 12 * NODE_TIMEOUT  # connecting, and one node_timeout
-            await lease.renew()
+            try:
+                await lease.renew()
+            except Unavailable:  # the machine is busy: a third one was late
+                await lease.renew()
             assert await refused(api.there.lock("x"))
             assert await lease.release() is True
             lease = await take(api.there.lock("x", ttl=60))

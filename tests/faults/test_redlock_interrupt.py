@@ -11,7 +11,7 @@ import holdfast
 from holdfast.backends.redis.keys import Keys
 from tests.faults.interrupt import (
     LONG,
-    SERVED,
+    STORED,
     at_every_line,
     at_random_moments,
     interrupted,
@@ -46,7 +46,7 @@ def clients(masters: RedisMasters) -> Iterator[tuple[holdfast.Locks, holdfast.Lo
 
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line(clients: tuple[holdfast.Locks, holdfast.Locks]) -> None:
-    at_every_line(plain_with, *clients, SERVED)
+    at_every_line(plain_with, *clients, STORED)
 
 
 def renew(lease: holdfast.Lease) -> None:
@@ -58,7 +58,7 @@ def test_interrupt_at_every_line_of_a_renewal(
     clients: tuple[holdfast.Locks, holdfast.Locks],
 ) -> None:
     locks, other = clients
-    for n in lines(SERVED):
+    for n in lines(STORED):
         lease = locks.lock("x", ttl=LONG, renew=False).acquire(timeout=10)
         assert lease
         where = interrupted(partial(renew, lease), n)
@@ -85,7 +85,7 @@ def test_interrupt_at_every_line_of_a_refused_try(
             for node in masters.nodes[:2]:
                 node.call("DEL", LOCK)
 
-    at_every_line(refused, *clients, SERVED)
+    at_every_line(refused, *clients, STORED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")

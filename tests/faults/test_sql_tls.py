@@ -140,7 +140,7 @@ class Way:
                 lease = here.lock("x").acquire()
                 assert lease is not None
                 lease.renew()
-                assert here.lock("x").acquire(timeout=0.05) is None
+                assert here.lock("x").acquire(timeout=1) is None  # with a connection of its own
                 assert lease.release() is True
             return
 

@@ -31,6 +31,6 @@ def test_kills_at_random_moments(tool: str, redis_server: RedisServer) -> None:
     )  # fmt: skip
     assert ended.stdout, ended.stderr
     outcome = json.loads(ended.stdout)
-    assert outcome["violations"] == [], outcome
+    assert outcome["violations"] == [], f"{outcome}\n{ended.stderr}"
     assert ended.returncode == 0, ended.stderr
     assert outcome["kills"] == KILLS

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from tests.faults.interrupt import (
     LONG,
-    SERVED,
+    STORED,
     Work,
     at_every_line,
     at_random_moments,
@@ -48,7 +48,7 @@ def clients(url: str) -> Iterator[tuple[holdfast.Locks, holdfast.Locks]]:
 def test_interrupt_at_every_line(
     work: Work, clients: tuple[holdfast.Locks, holdfast.Locks]
 ) -> None:
-    at_every_line(work, *clients, SERVED)
+    at_every_line(work, *clients, STORED)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
@@ -58,7 +58,7 @@ def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
     with holdfast.connect(url) as other:
         with other.lock("x", ttl=LONG):
             before |= {thread for thread in threading.enumerate() if "(body)" in thread.name}
-        for n in lines(SERVED):
+        for n in lines(STORED):
             with holdfast.connect(url) as locks:
                 where = interrupted(lambda: plain_with(locks, other), n)
                 nothing_is_left(locks, other, where)

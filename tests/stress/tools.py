@@ -95,7 +95,8 @@ def once(locks: holdfast.Locks, shared: Shared, dice: random.Random) -> None:
         shared.leave()
         return os.getpid()
 
-    token = locks.once("token", 0.2, compute, ahead=0.1, lease=shared.lease)
+    # Long enough to be good when it is written, also on a busy machine; most are invalidated.
+    token = locks.once("token", 1.0, compute, ahead=0.5, lease=shared.lease)
     if dice.random() < 0.3:
         with token.hold() as using:
             time.sleep(dice.uniform(0, 0.005))

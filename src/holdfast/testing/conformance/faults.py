@@ -29,6 +29,15 @@ async def impatient(api: Api) -> aio.Locks:
     return client
 
 
+async def is_busy(api: Api, lock: aio.Lock) -> bool:
+    for _ in range(2):
+        try:
+            return await lock.acquire(timeout=api.short) is None
+        except Unavailable:  # as above
+            pass
+    return await lock.acquire(timeout=api.short) is None
+
+
 class Faults(Theme):
     # -- replies are lost -------------------------------------------------------------------------
 
@@ -129,7 +138,7 @@ class Faults(Theme):
     async def test_busy_and_unavailable_are_never_confused(self, api: Api) -> None:
         client = await impatient(api)
         held = await take(api.there.lock("busy"))
-        assert await client.lock("busy").acquire(timeout=api.short) is None
+        assert await is_busy(api, client.lock("busy"))
         api.strategy.sever_connections()
         for name in ("busy", "free"):
             with pytest.raises(Unavailable):
@@ -144,7 +153,7 @@ class Faults(Theme):
                 await client.inspect()
         api.strategy.heal()
         if api.capabilities.crash_release != "connection":  # else it was lost with everything
-            assert await client.lock("busy").acquire(timeout=api.short) is None  # it logs in again
+            assert await is_busy(api, client.lock("busy"))  # it logs in again
         await (await take(client.lock("free"))).release()
         await held.release()
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import plot, report
 from bench.crew import SAME, Crew, crews, failures
 from bench.entrants import Entrant, Field
 from bench.peers import EVERY, PEERS, PROCESSES, TASKS, THREADS, envs
@@ -38,6 +37,7 @@ from bench.stats import (
 )
 from bench.stores import EMBEDDED, STORES, Store
 
+from bench import plot, report
 from holdfast.backends import schemes
 
 ROOT = Path(__file__).resolve().parents[2]
