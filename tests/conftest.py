@@ -1,4 +1,4 @@
-"""What the whole suite shares: the test servers' fixtures, and that nothing stays in /tmp.
+"""What the whole suite shares: the test servers' fixtures, and that nothing stays behind.
 
 Seeds are printed by pytest-randomly.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -38,3 +41,13 @@ def no_temporary_folder_is_left() -> Iterator[None]:
         tempfile.mkdtemp = make
     left = [f"{path}, made at {where}" for path, where in made.items() if os.path.isdir(path)]
     assert not left, "temporary folders were left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_in_line() -> Iterator[None]:
+    """Who stands in line for any of several stripes has a thread, which ends with the wait."""
+    yield
+    until(
+        lambda: not [one for one in threading.enumerate() if one.name == "holdfast-stripe"],
+        "nobody stands in line any more",
+    )

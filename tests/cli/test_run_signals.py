@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as library
+from holdfast.cli import kernel
+from holdfast.cli.warden import ANSWER_PATIENCE, Mine, Warden
 from tests.cli.harness import CLI, Terminal, alive, environment, line, started, until
 from tests.cli.store import Store
 from tests.cli.test_run import held, waiting
@@ -328,3 +330,20 @@ def test_a_pipeline_at_a_terminal(store: Store) -> None:
         shell.expect("prompt> ")
         shell.type("exit\n")
         shell.wait()
+
+
+@pytest.mark.req("B7")
+def test_a_front_that_is_busy_is_not_taken_for_one_that_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After half a second the warden answered for it, and the command got the signal twice."""
+    warden = object.__new__(Warden)
+    warden._mine = [Mine(signal.SIGHUP, kernel.now() - 2 * ANSWER_PATIENCE)]
+    settled: list[Mine] = []
+    monkeypatch.setattr(warden, "_settle", settled.append)
+    monkeypatch.setattr(kernel, "stopped", lambda pid: False)
+    warden._answer_for_the_front()
+    assert settled == []
+    monkeypatch.setattr(kernel, "stopped", lambda pid: pid == os.getppid())
+    warden._answer_for_the_front()
+    assert settled == warden._mine

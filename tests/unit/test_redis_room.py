@@ -4,10 +4,14 @@ call counts or does not."""
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE
 
-from holdfast.backends.redis.calls import Called, Place
+from holdfast.backends.redis.calls import Called, Place, Ticket
 from holdfast.backends.redis.waiting import DEAF, Room
 from holdfast.core.lease import DRIFT, STALE
 from holdfast.ports.thread import ThreadPort, drive
@@ -175,3 +179,41 @@ def test_who_asked_before_we_listened_is_looked_for_at_once() -> None:
     assert office.room.lines["x"].beat_at == 100.0
     office.room.enter(Claim("y", "b"), place(sent=100.0))
     assert office.room.lines["y"].beat_at == 101.0
+
+
+class Peeping(dict[str, Any]):
+    """While somebody looks for a ticket here, another thread enters."""
+
+    def __init__(self, enter: Callable[[], None]) -> None:
+        super().__init__()
+        self._thread = threading.Thread(target=enter)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if self._thread.ident is None:
+            self._thread.start()
+            self._thread.join(0.2)  # it may have to wait until who looks has done
+        return found
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+
+@pytest.mark.req("law 4", "R11")
+def test_who_enters_while_its_claim_is_called_off_does_not_wait_for_ever() -> None:
+    """As the others of a line that stands for any stripe, when one of them is granted."""
+    room = Office().room
+    entered: list[Ticket] = []
+    room._tickets = peeping = Peeping(lambda: entered.append(room.enter(Claim("x", "a"), place())))
+    room.call_off(Claim("x", "a"))
+    peeping.join()
+    assert entered[0].event.is_set() or room.tickets() == entered
+
+
+def test_an_answer_for_who_was_here_before_does_not_take_the_place_of_who_is_here_again() -> None:
+    room = Office().room
+    before = room.enter(Claim("x", "a"), place())
+    (line,) = room.lines.values()
+    again = room.enter(Claim("x", "a"), place(2))
+    room.answered(line, before, None)
+    assert line.first() is again

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.waiting import PATIENCE, until
 
 from holdfast.backends.sql.attendant import SOONEST, Attendant
 from holdfast.backends.sql.room import Place, Room, Ticket
+from holdfast.backends.sql.row import RowBackend
 from holdfast.ports.thread import ThreadPort, drive
-from holdfast.types import Claim
+from holdfast.types import Busy, Claim
 
 pytestmark = pytest.mark.req("law 1", "R9")
 
@@ -179,7 +182,7 @@ def test_who_has_looked_and_knows_of_an_earlier_moment_wakes_the_attendant() -> 
     assert silent.woken == 1
 
 
-class Busy(set[int]):
+class Meanwhile(set[int]):
     """While the attendant compares who is first with whom it knew, a lock is handed over."""
 
     room: Room
@@ -197,8 +200,30 @@ def test_what_is_passed_on_while_it_looks_makes_it_ask_soon() -> None:
     ear = Silent()
     drive(attendant._ask(ear))
     attendant._ask_at, attendant._pause = room.port.now() + 50, 50.0
-    attendant._known = Busy(attendant._known)
+    attendant._known = Meanwhile(attendant._known)
     attendant._known.room = room
     drive(attendant._ask(ear))
     drive(attendant._ask(ear))
     assert attendant._ask_at <= room.port.now() + SOONEST
+
+
+@pytest.mark.req("law 4", "R11")
+def test_who_was_called_off_and_is_still_in_line_does_not_wait_on() -> None:
+    """The withdrawal comes after it was woken: it saw itself in line, and went to sleep outside of
+    the room, where nobody calls."""
+    room = Room(ThreadPort(), 60.0, lambda room: Silent())
+
+    class Backend:
+        _port, _room, _bells = room.port, room, None
+
+        async def _find_out(self, claim: Claim, ticket: Ticket, limit: float) -> bool:
+            return True
+
+    busy = Busy(token=place(7, room.port.now()))
+    waiting = RowBackend.wait(cast(Any, Backend()), claim(), busy, math.inf)
+    thread = threading.Thread(target=lambda: drive(waiting), daemon=True)
+    thread.start()
+    until(room.tickets, "it waits")
+    room.call_off("me")
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

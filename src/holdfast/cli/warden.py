@@ -38,7 +38,10 @@ KILL_PATIENCE = 5.0
 """A killed process may take a moment to go (it waits for a disk); so long we wait for it."""
 
 ANSWER_PATIENCE = 0.5
-"""The front answers at once, unless it was stopped."""
+"""The front answers at once, unless it was stopped; or the machine is busy, which is told apart."""
+
+BUSY_PATIENCE = 10.0
+"""So long one that runs is waited for: a signal that it has as well would arrive twice."""
 
 WAITING_IS_SAID_AFTER = 1.0
 
@@ -224,7 +227,8 @@ class Warden:
     def _answer_for_the_front(self) -> None:
         """It was stopped, and does not answer."""
         for one in list(self._mine):
-            if kernel.now() - one.since > ANSWER_PATIENCE:
+            age = kernel.now() - one.since
+            if age > BUSY_PATIENCE or (age > ANSWER_PATIENCE and kernel.stopped(os.getppid())):
                 self._settle(one)
 
     def _settle(self, one: Mine) -> None:

@@ -70,8 +70,9 @@ class Room(attendance.Room[str, Ticket, Called]):
 
     def call_off(self, claim: Claim) -> None:
         """Whoever still waits for this claim need not."""
-        ticket = self._tickets.get(claim.owner)
-        self.leave(claim)
+        with self.port.mutex():  # or one that enters between the two would leave, and wait on
+            ticket = self._tickets.get(claim.owner)
+            self.leave(claim)
         if ticket is not None:
             ticket.event.set()
 
@@ -121,7 +122,8 @@ class Room(attendance.Room[str, Ticket, Called]):
         """Granted without a call that reached us, or dropped from the line."""
         ticket.grant = grant
         with self.port.mutex():
-            line.tickets.pop(ticket.claim.owner, None)  # the next one of this line is asked for now
+            if line.tickets.get(ticket.claim.owner) is ticket:  # it may be here again
+                del line.tickets[ticket.claim.owner]  # the next one of this line is asked for now
         ticket.event.set()
 
     def call_line(self, line: Line) -> None:

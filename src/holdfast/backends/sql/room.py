@@ -46,8 +46,8 @@ class Place:
 
 class Ticket:
     __slots__ = (
-        "beat_at", "called", "claim", "event", "given", "look_at", "number", "owner", "place",
-        "told", "ttl", "vain",
+        "beat_at", "called", "claim", "event", "given", "look_at", "number", "off", "owner",
+        "place", "told", "ttl", "vain",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, place: Place, port: Port) -> None:
@@ -60,6 +60,7 @@ class Ticket:
         self.look_at = place.look_at
         self.beat_at = 0.0
         self.number = place.number
+        self.off = False  # called off: nobody shall wait for it
         self.owner = claim.owner.encode()
         self.ttl = claim.ttl
         self.vain = 0  # bells in a row that rang for nothing
@@ -115,6 +116,7 @@ class Room(attendance.Room[int, Ticket, str]):
         """Whoever still waits for this claim need not; nor has Ctrl-C left it here."""
         for ticket in self.tickets():
             if ticket.claim.owner == owner:
+                ticket.off = True  # it is looked after no more, whatever it finds out
                 self.leave(ticket)
                 ticket.event.set()
 

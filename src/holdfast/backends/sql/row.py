@@ -197,7 +197,7 @@ class RowBackend(Leaving):
             return None
         ticket = room.enter(claim, place)
         try:
-            while not room.closed:
+            while not (room.closed or ticket.off):
                 try:
                     if self._bells is None:
                         await ticket.event.wait(deadline)
