@@ -18,6 +18,9 @@ import sys
 import threading
 from typing import Any
 
+from tests.servers.base import stopped
+from tests.waiting import until
+
 PATIENCE = 20.0
 
 SCRIPT = """
@@ -105,6 +108,8 @@ class Peer:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)  # not of the process in front of it
+        if number is signal.SIGSTOP:  # else one of its threads may go on for a moment
+            until(lambda: stopped(self.pid), "it stops")
 
     def kill(self) -> None:
         if self._process.poll() is None:

@@ -88,7 +88,7 @@ def test_enough_replicas(servers: Replicated) -> None:
 
 @pytest.mark.parametrize("port", ["sync", "aio"])
 def test_too_few_replicas_give_the_lock_back(servers: Replicated, port: str) -> None:
-    url = replicated(servers, 3, request_timeout=0.5)
+    url = replicated(servers, 3, request_timeout=2)
 
     async def main() -> None:
         async with aio.connect(url) as locks:

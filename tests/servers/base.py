@@ -275,7 +275,7 @@ class Process(Server):
         on a busy machine one of many may still answer for a moment."""
         pid = self.pid
         _signal(pid, signal.SIGSTOP)
-        wait_until(lambda: _stopped(pid), f"{self.name} stops", END_SECONDS)
+        wait_until(lambda: stopped(pid), f"{self.name} stops", END_SECONDS)
 
     def resume(self) -> None:
         _signal(self.pid, signal.SIGCONT)
@@ -375,6 +375,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _stopped(pid: int) -> bool:
+def stopped(pid: int) -> bool:
+    """Whether every thread of it has."""
     states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
