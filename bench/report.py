@@ -222,7 +222,7 @@ def _section(run: dict[str, Any]) -> Iterator[str]:
 
 NOT_FAULTS = {
     "seed", "seconds", "holds", "losses seen", "writes", "refused stale writes", "gave up",
-    "unavailable", "rate_below", "of them alive",
+    "unavailable", "rate_below", "of them alive", "commands since its last start",
 }  # fmt: skip
 """Numbers of a soak that count something else."""
 
