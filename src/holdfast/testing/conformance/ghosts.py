@@ -142,7 +142,7 @@ class Ghosts(Theme):
         api.strategy.leftovers()
         client = api.connect(request_timeout=api.patience)
         for n in range(3):
-            lease = await take(client.lock(f"x{n}", ttl=api.short))
+            lease = await take(client.lock(f"x{n}", ttl=3 * api.short))  # renewed in time
             assert await api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=api.short) is None
             waiter = api.spawn(api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=LONG))
             await lease.release()
