@@ -46,7 +46,7 @@ class Ear:
         self.closed = True
 
 
-class Attendant(attendance.Attendant[Ear]):
+class Attendant(attendance.Attendant[attendance.Room[str, Ticket, str], Ear]):
     """Each of its steps may be looked at, or stopped, by a test."""
 
     trouble = (ConnectionError,)
@@ -341,3 +341,39 @@ def test_a_store_that_is_only_slow_is_waited_for(
 
     limit = office.port.now() + PATIENCE
     assert drive(office.changed("x", 0, read, limit, 0.01)) == Cell(b"x", 2)
+
+
+def test_who_waits_for_a_cell_has_another_attendant_when_the_first_was_interrupted(
+    office: Office,
+) -> None:
+    """It was told, looked, and watched on with nobody who heard."""
+    asked: list[float] = []
+
+    async def read(limit: float) -> tuple[Cell | None, float]:
+        asked.append(limit)
+        if len(asked) == 1:
+            office.asleep()
+            office.hired[0].over = True  # as when Ctrl-C strikes at its start
+            office.hired[0].wake()
+            drive(office.hired[0].join(office.port.now() + PATIENCE))
+        if len(asked) == 2:
+            threading.Timer(0.05, office.tell_watchers, ("x",)).start()
+        return (None if len(asked) < 3 else Cell(b"new", 2)), math.inf
+
+    assert drive(office.changed("x", 0, read, office.port.now() + PATIENCE)) == Cell(b"new", 2)
+    assert len(office.hired) == 2
+
+
+def test_patience_has_an_end(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage of an hour, a dead connection would have been waited for another."""
+    monkeypatch.setattr(attendance, "PATIENCE", 0.0)
+    given: list[float] = []
+
+    async def read(limit: float) -> tuple[Cell | None, float]:
+        given.append(limit - office.port.now())
+        if len(given) < 20:
+            raise Unavailable("away")
+        return Cell(b"new", 2), math.inf
+
+    drive(office.changed("x", 0, read, math.inf, 1.0))
+    assert max(given) <= attendance.SLOWEST

@@ -33,6 +33,12 @@ log = logging.getLogger("holdfast")
 EARLY = 1000
 """So many calls are kept for waiters that have not heard yet that they wait."""
 
+PATIENCE = 1.0
+"""How long a server is given to answer what is asked while waiting."""
+
+SLOWEST = 10.0
+"""But not longer than that: a connection that is dead is not told apart from a slow one."""
+
 HASTE = 0.2
 """At a deadline that has come, a server is given so long to say how it is."""
 
@@ -41,9 +47,6 @@ LOOK = 5.0
 
 LINGER = 5.0
 """How long an attendant stays when nobody waits any more."""
-
-PATIENCE = 1.0
-"""How long a server is given to answer what is asked while waiting, at most."""
 
 
 class Waiter(Protocol):
@@ -102,7 +105,7 @@ class Room(Generic[Key, Ticket, Said]):
         and it must not wait."""
         with self.port.mutex():
             self.watched.setdefault(what, set()).add(call)
-        self._attend(at_once=True)
+        self.attend(at_once=True)
 
     def unwatch(self, what: str, call: Callable[[], None]) -> None:
         with self.port.mutex():
@@ -146,13 +149,14 @@ class Room(Generic[Key, Ticket, Said]):
                     except Unavailable:
                         if port.now() >= deadline:
                             raise
-                        patience *= 2  # perhaps it is only slow
+                        patience = min(2 * patience, SLOWEST)  # perhaps it is only slow
                         await event.wait(min(deadline, port.now() + PATIENCE / 4))
                         event.clear()
                         continue
                     now = port.now()
                     if (cell.version if cell else 0) != version or now >= deadline:
                         return cell
+                    self.attend()
                     await event.wait(min(deadline, now + LOOK, max(expires, now + 0.001)))
                     event.clear()
                 return None
@@ -189,7 +193,7 @@ class Room(Generic[Key, Ticket, Said]):
 
     def _entered(self, ticket: Ticket, look_at: float, at_once: bool = False) -> None:
         """The end of entering: somebody looks by then."""
-        self._attend(look_at, at_once)
+        self.attend(look_at, at_once)
         if self.closed:  # looked at after entering: so close() wakes us, or we see it
             ticket.event.set()
 
@@ -207,8 +211,9 @@ class Room(Generic[Key, Ticket, Said]):
 
     # -- the attendant ----------------------------------------------------------------------------
 
-    def _attend(self, look_at: float = math.inf, at_once: bool = False) -> None:
-        """See to it that somebody attends, and looks by then."""
+    def attend(self, look_at: float = math.inf, at_once: bool = False) -> None:
+        """See to it that somebody attends, and looks by then. Whoever goes on waiting or watching
+        asks for this: who attended may have been interrupted."""
         attendant = self._attendant
         if attendant is None or attendant.over:
             attendant = self._begin()
@@ -250,18 +255,19 @@ class Closable(Protocol):
 
 
 Ear = TypeVar("Ear", bound=Closable)
+Attended = TypeVar("Attended", bound=Room[Any, Any, Any])
 
 
-class Attendant(ABC, Generic[Ear]):
+class Attendant(ABC, Generic[Attended, Ear]):
     trouble: ClassVar[tuple[type[Exception], ...]]
     """What may well happen when the store is asked."""
 
-    def __init__(self, room: Room[Any, Any, Any], name: str) -> None:
+    def __init__(self, room: Attended, name: str) -> None:
         self.over = True  # until it is started: Ctrl-C may strike before
         self.looks_at = -math.inf
         self._port = room.port
         self._ear: Ear | None = None
-        self._attended = room
+        self._room = room
         self._nudged = self._port.event()
         self._failures = 0
         self._name = name
@@ -300,7 +306,7 @@ class Attendant(ABC, Generic[Ear]):
         except BaseException:  # Ctrl-C, or the interpreter is exiting
             self.over = True  # if it began after all, it ends
             self.wake()
-            self._attended.call_all()  # whoever relied on it has another one hired
+            self._room.call_all()  # whoever relied on it has another one hired
             raise
 
     def wake(self) -> None:
@@ -317,7 +323,7 @@ class Attendant(ABC, Generic[Ear]):
         """The keeper withdraws whoever still waits; the connection ends with the process."""
 
     async def _run(self) -> None:
-        room = self._attended
+        room = self._room
         idle_since = math.inf
         try:
             while not self.over:
@@ -340,7 +346,7 @@ class Attendant(ABC, Generic[Ear]):
                 room.call_all()  # its task was cancelled: as above
 
     async def _turn(self) -> None:
-        port, room = self._port, self._attended
+        port, room = self._port, self._room
         self._nudged.clear()
         if room.closed or self.over:
             return
@@ -359,7 +365,7 @@ class Attendant(ABC, Generic[Ear]):
 
     async def _fail(self, error: Exception) -> None:
         """Nothing is heard, so everybody asks."""
-        port, room = self._port, self._attended
+        port, room = self._port, self._room
         self._drop_ear()
         self._failures += 1
         if self._failures == 3:

@@ -40,7 +40,7 @@ class Looking(Protocol):
     ) -> list[Seen]: ...
 
 
-class Listener(Attendant[Ear]):
+class Listener(Attendant[Room, Ear]):
     trouble = (NoAnswer, NotSent, HoldfastError)
 
     def __init__(
@@ -51,7 +51,6 @@ class Listener(Attendant[Ear]):
         open_ear: Callable[[Hearing, float], Coroutine[Any, Any, Ear]],
     ) -> None:
         super().__init__(room, "holdfast-redis")
-        self._room = room
         self._hears = HEARS if counted else SOMEWHERE
         self._look = look
         self._open_ear = open_ear

@@ -208,6 +208,8 @@ class Lobby:
                 line.watched = True
                 if self._room.hears(line.channel):  # then nobody will tell us that it is
                     line.calls += 1
+            else:
+                self._room.attend()
             # Something was heard after the attempt was sent, perhaps before we stood here. With no
             # call at all yet, there will be one when the channel is listened to.
             if line.calls and sight.heard != line.calls:

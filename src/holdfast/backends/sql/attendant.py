@@ -54,14 +54,13 @@ class Ear(Protocol):
     def close(self) -> None: ...
 
 
-class Attendant(attendance.Attendant[Ear]):
+class Attendant(attendance.Attendant[Room, Ear]):
     trouble = (Trouble, HoldfastError)
 
     def __init__(
         self, room: Room, slowest: float, open_ear: Callable[[float], Awaitable[Ear]]
     ) -> None:
         super().__init__(room, "holdfast-sql")
-        self._room = room
         self._slowest = slowest
         self._open_ear = open_ear
         self._attends = False  # to cells
@@ -81,7 +80,7 @@ class Attendant(attendance.Attendant[Ear]):
         self._ask_at = 0.0 if ear.calls else math.inf  # what was called before we listened
 
     async def _serve(self, ear: Ear) -> None:
-        if self._room.watched and not self.hears(""):
+        if self._room.watched and not self._attends:
             await ear.attend(True, self._port.now() + PATIENCE)
             self._attends = True
             if ear.calls:

@@ -122,7 +122,7 @@ class Room(attendance.Room[int, Ticket, str]):
 
     def looks(self, ticket: Ticket) -> None:
         """It has looked, and knows when to look next."""
-        self._attend(min(ticket.beat_at, ticket.look_at))
+        self.attend(min(ticket.beat_at, ticket.look_at))
 
     def passed_on(self, name: str) -> None:
         """Somebody else's waiter holds this now, after one of this client's."""
