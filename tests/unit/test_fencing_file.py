@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -102,25 +103,30 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+def at_line(line: int, strike: Callable[[], None]) -> Callable[[FrameType, str, object], Any]:
+    """A tracer that strikes at the n-th line that is executed in file.py."""
+    left = line
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                strike()
+        return trace
+
+    return trace
+
+
 def dies_at(line: int, path: Path, token: int, text: str) -> bool:
     """A child writes, and is killed at the n-th line that it executes in file.py. True: it was
     done before."""
     pid = os.fork()
     if pid == 0:
-        left = line
-
-        def trace(frame: FrameType, event: str, arg: object) -> Any:
-            nonlocal left
-            if frame.f_code.co_filename != files.__file__:
-                return None
-            if event == "line":
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
         try:
-            sys.settrace(trace)
+            sys.settrace(at_line(line, lambda: os.kill(os.getpid(), signal.SIGKILL)))
             fencing.File(path).write(token, text)
         except BaseException:
             os._exit(1)
@@ -165,23 +171,16 @@ def test_ctrl_c_at_every_line_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "report.txt"
     file = fencing.File(path)
     file.write(1, "1")
-    token, line, left, done = 1, 0, 0, False
+    token, line, done = 1, 0, False
 
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename != files.__file__:
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
+    def interrupt() -> None:
+        sys.settrace(None)
+        raise KeyboardInterrupt
 
     while not done:
-        token, left = token + 1, line
+        token += 1
         try:
-            sys.settrace(trace)
+            sys.settrace(at_line(line, interrupt))
             file.write(token, str(token))
             done = True
         except KeyboardInterrupt:
