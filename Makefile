@@ -6,6 +6,8 @@
 SHELL := /bin/bash
 run := .venv/bin/python
 export PYTHONUNBUFFERED := 1
+# Compiled files are kept: the tests start Python some thousand times.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list

@@ -6,7 +6,7 @@ Contract: the pages are those of the repository, in the same places, so that a l
 code host works on the site; beside them lie the files that they link to. The order is that of
 docs/README.md, which leads to every page (tests/test_docs.py): there is no second list. Two pages
 are made here, from the code: the API of its docstrings, and the commands of their `--help`.
-Partners: mkdocs.yml, and tests/unit/test_docs_site.py.
+Partners: mkdocs.yml, and tests/test_docs_site.py.
 """
 
 from __future__ import annotations

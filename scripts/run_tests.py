@@ -13,13 +13,16 @@ Exit status: 0 when every run passed, else 1; 130 when interrupted.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +31,8 @@ BESIDE = ("-n", "6", "--dist", "loadscope")
 """Several at a time, for they mostly wait; a class or module with its servers is one worker's."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
+ROTATING = {"HOLDFAST_EACH_LINE": "5"}
+"""Unless told otherwise, Ctrl-C strikes there at a fifth of the lines (faults/interrupt.py)."""
 
 
 def main(kind: str, arguments: list[str]) -> int:
@@ -74,7 +79,7 @@ def run_other(
             paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
             own = directory / "bin" / "python"
             runs[version] = run(
-                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log
+                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log, ROTATING
             )
 
 
@@ -96,7 +101,11 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 def run(
-    version: str, python: Path, arguments: list[str], log: IO[str] | None = None
+    version: str,
+    python: Path,
+    arguments: list[str],
+    log: IO[str] | None = None,
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Counter[str]:
     """One run of pytest, its output passed on as it comes; the counts of its outcomes."""
     report = ROOT / "build" / f"tests-{version}.xml"
@@ -104,8 +113,9 @@ def run(
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", f"--junit-xml={report}", *arguments]
     ended = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False, stdout=log, stderr=log
-    )
+        command, cwd=ROOT, env={**defaults, **os.environ},
+        stdin=subprocess.DEVNULL, check=False, stdout=log, stderr=log,
+    )  # fmt: skip
     if ended.returncode not in (0, 1) or not report.exists():
         say(f"pytest on Python {version} ended with status {ended.returncode}")
         return Counter(errors=1)

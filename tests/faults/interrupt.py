@@ -1,8 +1,8 @@
 """Ctrl-C at every line that runs inside the package, and real signals at random moments.
 
 A trace function raises KeyboardInterrupt at the n-th line, for every n until the work runs through
-untouched; where the store makes that take minutes, for every third n, from a random one on, so that
-other runs strike elsewhere (`HOLDFAST_EVERY_LINE=1`: for every n). The ttl is far longer than the
+untouched; where the store makes that take minutes, for every fifth n, from a random one on, so that
+other runs strike elsewhere (`HOLDFAST_EACH_LINE=1`: for every n). The ttl is far longer than the
 test, so nothing is freed by expiry: what was taken must have been given back, and nobody may be
 left in line.
 """
@@ -36,8 +36,10 @@ MUTEX = re.compile(r"\s*with .*mutex")
 PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
 LONG = 1000.0
 
-STORED = 1 if os.environ.get("HOLDFAST_EVERY_LINE") else 3
-"""With a file or a server behind it, at each so many lines."""
+EACH_LINE = int(os.environ.get("HOLDFAST_EACH_LINE", "0"))
+IN_MEMORY = EACH_LINE or 1
+STORED = EACH_LINE or 5
+"""Strike at each so many lines: without, and with a file or a server behind them."""
 
 Work = Callable[[holdfast.Locks, holdfast.Locks], None]
 
@@ -245,12 +247,12 @@ def nothing_is_left(locks: holdfast.Locks, other: holdfast.Locks, where: str) ->
     assert other.inspect() == [], where
 
 
-def lines(each: int = 1) -> Iterator[int]:
+def lines(each: int) -> Iterator[int]:
     """Where to strike, one after another; the run's seed decides which of them, and is printed."""
     return itertools.count(1 + random.randrange(each), each)
 
 
-def at_every_line(work: Work, locks: holdfast.Locks, other: holdfast.Locks, each: int = 1) -> None:
+def at_every_line(work: Work, locks: holdfast.Locks, other: holdfast.Locks, each: int) -> None:
     for n in lines(each):
         where = interrupted(lambda: work(locks, other), n)
         nothing_is_left(locks, other, where)

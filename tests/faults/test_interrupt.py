@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from tests.faults.interrupt import (
+    IN_MEMORY,
     LONG,
     STORED,
     Work,
@@ -28,6 +29,7 @@ from tests.faults.interrupt import (
     held_and_forgotten,
     interrupted,
     led,
+    lines,
     lock_release,
     nothing_is_left,
     plain_with,
@@ -66,6 +68,12 @@ WORKS: list[Work] = [
 stores = itertools.count()
 
 
+@pytest.fixture
+def each(request: pytest.FixtureRequest) -> int:
+    """Strike at each so many lines."""
+    return STORED if request.node.callspec.params["clients"] == "sqlite" else IN_MEMORY
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 def clients(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path
@@ -80,15 +88,14 @@ def clients(
 @pytest.mark.req("B3", "R2", "KeyboardInterrupt at any line")
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
 def test_interrupt_at_every_line(
-    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks], request: pytest.FixtureRequest
+    work: Work, clients: tuple[holdfast.Locks, holdfast.Locks], each: int
 ) -> None:
-    stored = request.node.callspec.params["clients"] == "sqlite"
-    at_every_line(work, *clients, STORED if stored else 1)
+    at_every_line(work, *clients, each)
 
 
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line_with_a_lock_that_lives_on(
-    clients: tuple[holdfast.Locks, holdfast.Locks],
+    clients: tuple[holdfast.Locks, holdfast.Locks], each: int
 ) -> None:
     """The lock object survives the interrupt, so no finaliser of it helps; not even at the entry
     of `__exit__`, before its first statement, where only the guard's death can be noticed."""
@@ -99,7 +106,7 @@ def test_interrupt_at_every_line_with_a_lock_that_lives_on(
         with lock:
             pass
 
-    for n in itertools.count(1):
+    for n in lines(each):
         where = interrupted(work, n)
         nothing_is_left(locks, other, where)
         assert not any(lease.held for lease in lock._leases), where
@@ -109,7 +116,7 @@ def test_interrupt_at_every_line_with_a_lock_that_lives_on(
 
 @pytest.mark.req("B3", "B5", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line_of_an_election_that_lives_on(
-    clients: tuple[holdfast.Locks, holdfast.Locks],
+    clients: tuple[holdfast.Locks, holdfast.Locks], each: int
 ) -> None:
     """The election keeps its leaderships alive: an interrupted one must not be among them. (As
     with a lock, what `campaign` has returned is the caller's.)"""
@@ -119,7 +126,7 @@ def test_interrupt_at_every_line_of_an_election_that_lives_on(
     def work() -> None:
         election.run_when_leader(lambda leadership: None)
 
-    for n in itertools.count(1):
+    for n in lines(each):
         where = interrupted(work, n)
         nothing_is_left(locks, other, where)
         assert election.resign() is False, where

@@ -17,7 +17,7 @@ Checked in every state:
 - *fencing*: no two grants have the same token; and who began after another was granted has a larger
   one, whatever has happened.
 
-Each rule can be taken out, and must then be missed: `tests/unit/test_redlock_model.py`. The rules
+Each rule can be taken out, and must then be missed: `tests/model/test_redlock.py`. The rules
 are those of `backends/redlock`: `ballot.py` (quorum, token), `quarantine.py`, `scripts/*.lua`.
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.backends import _registry
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
 

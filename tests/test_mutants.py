@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.mutants.run import ROOT, Mutant, apply, mutants
 
 ALLOWED = re.compile(

@@ -7,6 +7,7 @@ checks nothing. Worlds are as large as fits into CI; `python -m tests.model` sea
 from __future__ import annotations
 
 import pytest
+
 from tests.model.redlock import Rules, World, search
 
 SKEWED = (2, 0, 0)
