@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     add("--store", action="append", default=[], choices=list(STORES), help="default: all")
     add("--peer", action="append", default=[], choices=[*PEERS, "none"], help="default: all")
     add("--quick", action="store_true", help="a smoke run, in seconds")
-    add("--pairs", type=int, help="pairs of runs for each ratio (7; quick: 2)")
+    add("--pairs", type=int, help="pairs of runs for each ratio (5, Redis 7; quick: 2)")
     add("--out", type=Path, help="where to write (default: bench/)")
     add(
         "--import",
@@ -69,8 +69,7 @@ def main(arguments: list[str]) -> int:
     if said.page:
         _write_page(said.out or HERE)
         return 0
-    pairs = said.pairs or (2 if said.quick else 7)
-    if pairs < 1:
+    if said.pairs is not None and said.pairs < 1:
         parser.error("--pairs: at least one")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, Servers() as servers:
         chosen = fields(
@@ -88,6 +87,7 @@ def main(arguments: list[str]) -> int:
         for field in chosen:
             for name, why in field.left_out.items():
                 print(f"{name} is left out: {why}", flush=True)
+            pairs = said.pairs or (2 if said.quick else field.store.pairs)
             plan = Plan(field, pairs, said.quick)
             for name in said.scenario or SCENARIOS:
                 if name in field.store.without:
@@ -115,6 +115,7 @@ def _write_page(out: Path) -> None:
 def _measure(plan: Plan, name: str, out: Path | None, arguments: str) -> list[dict[str, Any]]:
     """One scenario over one store."""
     title, servers = plan.field.store.title(name), plan.field.server_versions()
+    began = time.monotonic()
     cases: list[dict[str, Any]] = []
     for case in SCENARIOS[name](plan):
         versions = {**case.versions, **servers}
@@ -123,7 +124,8 @@ def _measure(plan: Plan, name: str, out: Path | None, arguments: str) -> list[di
     if not cases:
         print(f"{title}: nobody that it applies to")
     elif out is not None:
-        report.write(out, title, f"python -m bench {arguments}".rstrip(), cases)
+        command = f"python -m bench {arguments}".rstrip()
+        report.write(out, title, command, cases, time.monotonic() - began)
     return cases
 
 

@@ -87,10 +87,13 @@ def record(case: Case) -> dict[str, Any]:
     }
 
 
-def write(directory: Path, scenario: str, command: str, cases: Sequence[dict[str, Any]]) -> None:
+def write(
+    directory: Path, scenario: str, command: str, cases: Sequence[dict[str, Any]], seconds: float
+) -> None:
     results = directory / "results"
     results.mkdir(parents=True, exist_ok=True)
-    said = {**conditions(command), "scenario": scenario, "cases": cases}
+    took = {"scenario": scenario, "seconds": round(seconds, 1)}
+    said = {**conditions(command), **took, "cases": cases}
     (results / f"{scenario}.json").write_text(json.dumps(said, indent=1) + "\n")
     (results / f"{scenario}.svg").write_text(plot.drawn(scenario, cases))
 
@@ -172,6 +175,8 @@ def page(runs: Sequence[dict[str, Any]], soaks: Sequence[dict[str, Any]] = ()) -
         "ratios: [how to benchmark](../docs/how-to/benchmark.md). Times are in microseconds unless",
         "a name says otherwise, and only the ratios carry over to another machine.",
     ]
+    minutes = sum(run.get("seconds", 0) for run in runs) / 60
+    lines += ["", f"Measured in {minutes:.0f} minutes; the soaks at the end took their own."]
     for run in runs:
         lines += ["", *_section(run)]
     if soaks:
@@ -188,6 +193,7 @@ def _section(run: dict[str, Any]) -> Iterator[str]:
     yield (
         f"`{run['command']}` on {run['date']}, {run['python']}, {run['machine']}; "
         + (f"{pairs} pairs. " if pairs > 1 else "one run of each, so no spread is known. ")
+        + (f"It took {run['seconds']:.0f} s. " if "seconds" in run else "")
         + f"Measured: {', '.join(versions)}."
     )
     yield ""

@@ -26,7 +26,7 @@ class Plan:
     mean nothing."""
 
     field: Field
-    pairs: int = 7
+    pairs: int = 5
     quick: bool = False
 
     @property

@@ -28,6 +28,8 @@ class Store:
     without: tuple[str, ...] = ()  # scenarios that say nothing here
     served: bool = False  # by a process of its own, which has a core too
     crowd: int = 10_000  # tasks that wait for one lock
+    waiters: tuple[int, ...] = (2, 50, 200)  # in a hand-over
+    pairs: int = 5  # of runs for each ratio
 
     def title(self, scenario: str) -> str:
         """What its results are called."""
@@ -48,6 +50,8 @@ REDIS = Store(
     # After a kill everybody waits for the ttl: 26 s of it, fifty times, show nothing.
     without=("crash", "away", "imports"),
     served=True,
+    waiters=(2, 10, 50, 200),
+    pairs=7,
 )
 REDLOCK = Store(
     "redlock",
@@ -68,7 +72,9 @@ ZOOKEEPER = Store(
     ("zk",),
     ("zk://{zookeeper}/bench",),
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
-    without=("crash", "away", "imports"),  # everybody waits for the session's end
+    # After a kill everybody waits for the session's end; all threads are one session, so that four
+    # processes show the same.
+    without=("crash", "handover-processes", "away", "imports"),
     served=True,
     crowd=1_000,  # each lists the whole line
 )
@@ -79,7 +85,7 @@ ETCD = Store(
     ("etcd://{etcd}/bench",),
     {THREADS: "bare mutex", PROCESSES: "bare mutex"},
     # Each write is a flush to its disk: of ten thousand tasks nothing is seen but that.
-    without=("crash", "crowd", "away", "imports"),
+    without=("crash", "crowd", "handover-processes", "away", "imports"),
     served=True,
 )
 THREE = Store(
@@ -87,14 +93,18 @@ THREE = Store(
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
-    without=("crash", "crowd", "abreast", "drain", "waiting", "held", "away", "imports", "once"),
+    without=(
+        "crash", "crowd", "abreast", "handover-processes", "handover-tasks", "drain", "waiting",
+        "held", "away", "imports", "once", "stripes", "election",
+    ),
     served=True,
-)
+)  # fmt: skip
 
 _POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
 _MARIADB = "mysql://root@{mariadb}/holdfast"
-_WITHOUT = ("crash", "crowd", "abreast", "away", "imports")
-"""Everybody waits for a ttl; and ten thousand waiters are no business of a database."""
+_WITHOUT = ("crash", "crowd", "abreast", "handover-threads", "away", "imports")
+"""Everybody waits for a ttl; ten thousand waiters are no business of a database; and threads share
+one look at it, so that four processes ask more of it."""
 
 POSTGRES = Store(
     "postgres",
@@ -117,17 +127,9 @@ MARIADB = Store(
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.
 _BOUND = (
-    "crash",
-    "held",
-    "crowd",
-    "waiting",
-    "drain",
-    "abreast",
-    "away",
-    "imports",
-    "once",
-    "election",
-)
+    "crash", "held", "crowd", "waiting", "drain", "abreast", "handover-threads", "handover-tasks",
+    "away", "imports", "once", "stripes", "election",
+)  # fmt: skip
 POSTGRES_ADVISORY = Store(
     "postgresql-advisory",
     ("postgresql advisory",),
@@ -135,6 +137,7 @@ POSTGRES_ADVISORY = Store(
     {THREADS: "bare advisory locks", PROCESSES: "bare advisory locks"},
     without=_BOUND,
     served=True,
+    waiters=(2, 50),
 )
 MYSQL_ADVISORY = Store(
     "mysql-advisory",
@@ -143,6 +146,7 @@ MYSQL_ADVISORY = Store(
     {THREADS: "bare GET_LOCK", PROCESSES: "bare GET_LOCK"},
     without=_BOUND,
     served=True,
+    waiters=(2, 50),
 )
 
 POSTGRES_FOR_UPDATE = Store(
@@ -150,7 +154,7 @@ POSTGRES_FOR_UPDATE = Store(
     ("postgresql for-update",),
     ("postgresql://postgres@{postgres}/postgres?strategy=for-update&max_connections=400",),
     {THREADS: "bare FOR UPDATE", PROCESSES: "bare FOR UPDATE"},
-    without=_BOUND,
+    without=(*_BOUND, "handover-processes"),
     served=True,
 )
 MYSQL_FOR_UPDATE = Store(
@@ -158,7 +162,7 @@ MYSQL_FOR_UPDATE = Store(
     ("mysql for-update",),
     ("mysql://root@{mariadb}/holdfast?strategy=for-update&max_connections=400",),
     {THREADS: "bare FOR UPDATE on MariaDB", PROCESSES: "bare FOR UPDATE on MariaDB"},
-    without=_BOUND,
+    without=(*_BOUND, "handover-processes"),
     served=True,
 )
 

@@ -26,7 +26,6 @@ from bench.work import HOLDERS
 
 __all__ = ["asked", "compete", "processes", "tasks", "threads"]
 
-WAITERS = (2, 10, 50, 200)
 USUAL = {THREADS: "sleeps", PROCESSES: "works", TASKS: "yields"}
 """What a holder does; `bench/work.py` says why it matters."""
 GOAL = 50
@@ -53,7 +52,7 @@ def _run(kind: str, plan: Plan) -> Iterator[Case]:
     floors = [field.floor(floor)] if floor else []
     served = field.store.served
     with crews([*targets, *floors, *peers], plan.processes if kind == PROCESSES else 1) as crowd:
-        for waiters, holder in _contests(kind, plan.quick, served):
+        for waiters, holder in _contests(kind, plan):
             full = waiters == GOAL or plan.quick
             everybody = [crew for crew in crowd if full or crew.entrant.everywhere]
             rivals = [peer.label for peer in peers if full or peer.everywhere]
@@ -84,14 +83,15 @@ def _seconds(kind: str, waiters: int, served: bool) -> float:
     """How long a contest is. Of pollers over a network two waiters have a few turns in a second."""
     if served:
         return 1.0 if waiters == 2 else max(0.5, waiters / 200)
-    return 0.3 if kind != PROCESSES else max(1.0, waiters / 100)
+    return 0.3 if kind != PROCESSES else max(0.6, waiters / 200)
 
 
-def _contests(kind: str, quick: bool, served: bool) -> Iterator[tuple[int, str]]:
+def _contests(kind: str, plan: Plan) -> Iterator[tuple[int, str]]:
     """How many wait, and what a holder does. Where goals compare with pollers: all of it."""
-    for waiters in (6,) if quick else WAITERS:
+    store = plan.field.store
+    for waiters in (6,) if plan.quick else store.waiters:
         yield waiters, USUAL[kind]
-        if kind == PROCESSES and waiters == GOAL and not served:
+        if kind == PROCESSES and waiters == GOAL and not store.served:
             yield from ((waiters, holder) for holder in HOLDERS if holder != USUAL[kind])
 
 

@@ -469,10 +469,12 @@ def test_a_plot_has_a_bar_on_the_right_side_of_one() -> None:
 
 def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        report.write(tmp_path, name, f"python -m bench {name}", [report.record(sample())])
+        report.write(tmp_path, name, f"python -m bench {name}", [report.record(sample())], 61.0)
     page = report.page(report.load(tmp_path, ["two", "one", "three"]))
     assert page.index("## two") < page.index("## one")
     assert "python -m bench two" in page
+    assert "It took 61 s." in page
+    assert "Measured in 2 minutes" in page
     assert "us 1" in page
 
 
