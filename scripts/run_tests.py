@@ -31,8 +31,8 @@ BESIDE = ("-n", "6", "--dist", "loadscope")
 """Several at a time, for they mostly wait; a class or module with its servers is one worker's."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
-ROTATING = {"HOLDFAST_EACH_LINE": "5"}
-"""Unless told otherwise, Ctrl-C strikes there at a fifth of the lines (faults/interrupt.py)."""
+SPARINGLY = {"HOLDFAST_SPARINGLY": "1"}
+"""More is left to other runs there (tests/rotation.py)."""
 
 
 def main(kind: str, arguments: list[str]) -> int:
@@ -79,7 +79,7 @@ def run_other(
             paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
             own = directory / "bin" / "python"
             runs[version] = run(
-                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log, ROTATING
+                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log, SPARINGLY
             )
 
 

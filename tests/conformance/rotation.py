@@ -1,19 +1,19 @@
 """For stores that differ from one already tested in few ways: each test on one port in each run.
 
 Contract: the run's seed, which pytest prints, decides whether a test runs on threads or on asyncio,
-so that over runs all of it is shown and one run stays short; `--randomly-seed=N` repeats a choice.
-HOLDFAST_EVERY_PORT=1 runs everything on both. Stores that are nobody's variant do not use this.
+so that over runs all of it is shown and one run stays short (`tests/rotation.py`). Stores that are
+nobody's variant do not use this.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 
 import pytest
 
 from holdfast.testing.conformance.harness import PORTS
 from holdfast.testing.conformance.suite import Suite
+from tests.rotation import EVERYTHING
 
 __all__ = ["Rotating"]
 
@@ -24,7 +24,7 @@ class Rotating(Suite):
     @classmethod
     def ports_of(cls, function: object, config: pytest.Config) -> tuple[str, ...]:
         ports: tuple[str, ...] = tuple(getattr(function, "ports", PORTS))
-        if os.environ.get("HOLDFAST_EVERY_PORT"):
+        if EVERYTHING:
             return ports
         seed = config.getoption("randomly_seed", 0)
         name = getattr(function, "__name__", "")

@@ -2,7 +2,7 @@
 
 A trace function raises KeyboardInterrupt at the n-th line, for every n until the work runs through
 untouched; where the store makes that take minutes, for every fifth n, from a random one on, so that
-other runs strike elsewhere (`HOLDFAST_EACH_LINE=1`: for every n). The ttl is far longer than the
+other runs strike elsewhere (`tests/rotation.py`). The ttl is far longer than the
 test, so nothing is freed by expiry: what was taken must have been given back, and nobody may be
 left in line.
 """
@@ -13,7 +13,6 @@ import contextlib
 import gc
 import itertools
 import linecache
-import os
 import pathlib
 import random
 import re
@@ -28,6 +27,7 @@ from typing import Any
 
 import holdfast
 from holdfast.core.acquire import Engine
+from tests.rotation import EVERYTHING, SPARINGLY
 
 # Leaving `with mutex:` is a line of its own to a tracer, before the mutex is released. CPython
 # delivers no signal there (the release is one call in C), so neither do we.
@@ -36,9 +36,8 @@ MUTEX = re.compile(r"\s*with .*mutex")
 PACKAGE = str(pathlib.Path(holdfast.__file__).parent)
 LONG = 1000.0
 
-EACH_LINE = int(os.environ.get("HOLDFAST_EACH_LINE", "0"))
-IN_MEMORY = EACH_LINE or 1
-STORED = EACH_LINE or 5
+IN_MEMORY = 5 if SPARINGLY else 1
+STORED = 1 if EVERYTHING else 5
 """Strike at each so many lines: without, and with a file or a server behind them."""
 
 Work = Callable[[holdfast.Locks, holdfast.Locks], None]
