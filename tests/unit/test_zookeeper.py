@@ -206,7 +206,7 @@ def test_a_session_lasts_for_the_ttl_and_not_much_longer(ttl: float) -> None:
         ("zk://", "host"),
         ("zk://h/x?acl=creator", "user"),
         ("zk://h/x?tls=1&cert=a.pem", "key"),
-        ("zk://h/x?tls=1&ca=/no/such/file.pem", "no such file"),
+        ("zk://h/x?tls=1&ca=/no/such/file.pem", "cannot be loaded"),
         ("zk://h/x?acl=everybody", "choose from"),
         ("zk://h/x?paretns=persistent", "parents"),
     ],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-
 from holdfast.backends.etcd.channel import Endpoint, Site
 from holdfast.backends.etcd.keys import Keys
+from holdfast.backends.tls import tls_context
 from holdfast.backends.url import Option, Url
 from holdfast.errors import Misconfigured
 
@@ -33,7 +32,8 @@ def site_of(url: Url) -> tuple[Site, Keys]:
     endpoints = tuple(Endpoint(_host(host), port or PORT) for host, port in hosts)
     tls = None
     if url.scheme == "etcds":
-        tls = _tls(values["ca"], values["cert"], values["key"])
+        tls = tls_context(values["ca"], values["cert"], values["key"])
+        tls.set_alpn_protocols(["h2"])
     elif values["ca"] or values["cert"] or values["key"]:
         raise Misconfigured("ca, cert and key are for TLS: say etcds:// instead of etcd://")
     prefix = url.path[1:].encode()
@@ -48,17 +48,3 @@ def _host(host: str) -> str:
     except UnicodeError:
         raise Misconfigured(f"{host!r} is no name of a host") from None
     return host
-
-
-def _tls(ca: str, cert: str, key: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca or None)
-        context.set_alpn_protocols(["h2"])
-        if cert:
-            # A key with a password would be asked for at the terminal: better refused.
-            context.load_cert_chain(cert, key or None, password="")
-    except (OSError, ValueError) as error:
-        raise Misconfigured(f"the certificates cannot be loaded: {error}") from None
-    if key and not cert:
-        raise Misconfigured("key= without cert=: a client's key goes with its certificate")
-    return context

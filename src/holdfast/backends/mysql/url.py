@@ -8,7 +8,6 @@ Contract: no I/O, except that certificates are read from their files.
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 import aiomysql  # pyright: ignore[reportMissingTypeStubs]
@@ -24,6 +23,7 @@ from holdfast.backends.sql.dialect import Connect, Hearing, Silence
 from holdfast.backends.sql.session import Session, Statement
 from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.backends.sql.url import BOUND, OPTIONS, build
+from holdfast.backends.tls import TLS, tls_of
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
 from holdfast.core.port import Port
@@ -60,10 +60,7 @@ class MySQLBackend:
         Option("fence", False, "strategy=advisory: whether leases carry a fencing token"),
         Option("socket", "", "path of the server's unix socket, instead of host and port"),
         Option("tls", False, "encrypt the connection"),
-        Option("tls_ca", "", "file with the certificates of the authorities to trust"),
-        Option("tls_cert", "", "file with this client's certificate"),
-        Option("tls_key", "", "file with its key"),
-        Option("tls_check", True, "whether the server's certificate is checked"),
+        *TLS,
     )
 
     @classmethod
@@ -98,7 +95,7 @@ class _Driver:
         if values["socket"]:
             self._arguments["unix_socket"] = values["socket"]
         tls = values["tls"] or values["tls_ca"] or values["tls_cert"]
-        self._tls = _tls(values) if tls else None
+        self._tls = tls_of(values) if tls else None
 
     def advisory(self, values: dict[str, Any]) -> Speech:
         pooler = values["pooler"] == "session"
@@ -161,16 +158,3 @@ class _Driver:
             session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
             session.mark = host.rows[0][0]
         return session
-
-
-def _tls(values: dict[str, Any]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=values["tls_ca"] or None)
-        if values["tls_cert"]:
-            context.load_cert_chain(values["tls_cert"], values["tls_key"] or None)
-    except OSError as error:  # ssl.SSLError is one
-        raise Misconfigured(f"tls_ca, tls_cert or tls_key cannot be used: {error}") from None
-    if not values["tls_check"]:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

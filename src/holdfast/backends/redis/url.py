@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix, tls_context
+from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix
 from holdfast.backends.redis.backend import Backend
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.fleet import Cluster, Fleet, Sentinel, Single
@@ -24,6 +24,7 @@ from holdfast.backends.redis.steps import Options
 from holdfast.backends.redis.threads import ThreadTransport
 from holdfast.backends.redis.transport import Transport
 from holdfast.backends.redis.wire import Address, Settings
+from holdfast.backends.tls import tls_of
 from holdfast.backends.url import Option, Url
 from holdfast.core.options import seconds
 from holdfast.errors import Misconfigured
@@ -82,7 +83,7 @@ class _Servers:
         self._values = values
         scheme = url.scheme
         self._kind = scheme.partition("+")[2] or "single"
-        self._tls = tls_context(values) if scheme.startswith("rediss") else None
+        self._tls = tls_of(values) if scheme.startswith("rediss") else None
         path = url.path.strip("/")
         self._master = ""
         db = str(values["db"])

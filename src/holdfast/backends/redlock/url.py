@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix, tls_context
+from holdfast.backends.redis.access import ACCESS, PORT, PREFIX, checked_prefix
 from holdfast.backends.redis.wire import Address
 from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.redlock.nodes import Login, NodeSettings
 from holdfast.backends.redlock.setting import Setting
+from holdfast.backends.tls import tls_of
 from holdfast.backends.url import Option, Url
 from holdfast.core.options import seconds
 from holdfast.errors import Misconfigured
@@ -72,7 +73,7 @@ class RedlockBackend:
 
 
 def _settings(url: Url, values: dict[str, Any]) -> NodeSettings:
-    tls = tls_context(values) if url.scheme == "redlocks" else None
+    tls = tls_of(values) if url.scheme == "redlocks" else None
     return NodeSettings(
         protocol=int(values["protocol"]), tls=tls, certified=bool(values["tls_cert"]),
         must_be_master=True, quarantined=values["quarantine"],

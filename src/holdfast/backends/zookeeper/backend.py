@@ -7,15 +7,16 @@ Contract: `core/backend.py`. Opening contacts nobody. Partners: `taking.py`, whe
 from __future__ import annotations
 
 import importlib.util
-import os
+import ssl
 from typing import Any
 
+from holdfast.backends.tls import tls_context
 from holdfast.backends.url import Option, Url
 from holdfast.backends.zookeeper.cells import Cells
 from holdfast.backends.zookeeper.ending import Ending
 from holdfast.backends.zookeeper.naming import encoded
 from holdfast.backends.zookeeper.overview import Overview
-from holdfast.backends.zookeeper.place import Place, Tls
+from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.renewal import Renewal
 from holdfast.backends.zookeeper.requests import Acl
 from holdfast.backends.zookeeper.taking import Taking
@@ -101,10 +102,6 @@ def _login(url: Url, values: dict[str, Any]) -> dict[str, Any]:
     return {"sasl": {"mechanism": "DIGEST-MD5", "username": url.user, "password": url.password}}
 
 
-def _tls(values: dict[str, Any]) -> Tls:
-    if bool(values["cert"]) != bool(values["key"]):
-        raise Misconfigured("a client's certificate needs its key: give ?cert= and ?key=")
-    for name in ("ca", "cert", "key"):
-        if values[name] and not os.path.isfile(values[name]):
-            raise Misconfigured(f"?{name}={values[name]}: there is no such file")
-    return Tls(values["ca"], values["cert"], values["key"], values["verify_host"])
+def _tls(values: dict[str, Any]) -> ssl.SSLContext:
+    files = (values["ca"], values["cert"], values["key"])
+    return tls_context(*files, verify_host=values["verify_host"])

@@ -26,8 +26,6 @@ from kazoo.handlers.threading import (  # type: ignore[import-untyped]
     SequentialThreadingHandler,
 )
 
-from holdfast.backends.zookeeper.place import Tls
-
 __all__ = ["CONNECT_PATIENCE", "Handler"]
 
 CONNECT_PATIENCE = 3.0
@@ -62,7 +60,7 @@ _bell = functools.partial(Bell, -1, -1, -1)  # of a descriptor
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Everything in the connection thread."""
 
-    def __init__(self, owner: Owner, tls: Tls | None) -> None:
+    def __init__(self, owner: Owner, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._owner = owner
         self._tls = tls
@@ -110,7 +108,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             try:
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
-                    link = self._tls.wrap(link, hostname)
+                    link = self._tls.wrap_socket(link, server_hostname=hostname)
             except BaseException:
                 link.close()
                 raise

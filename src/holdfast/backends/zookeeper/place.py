@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from dataclasses import dataclass, field
 
 from holdfast.backends.zookeeper.requests import Acl
 
-__all__ = ["Place", "Tls"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Whom to trust, and as whom to appear; files."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    verify_host: bool = True
-
-    def wrap(self, link: socket.socket, hostname: str | None) -> socket.socket:
-        context = ssl.create_default_context(cafile=self.ca or None)
-        context.check_hostname = self.verify_host
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
-        return context.wrap_socket(link, server_hostname=hostname)
+__all__ = ["Place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +18,4 @@ class Place:
     acl: tuple[Acl, ...]
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     sasl: dict[str, str] | None = field(default=None, repr=False)
-    tls: Tls | None = None
+    tls: ssl.SSLContext | None = None
