@@ -2,7 +2,8 @@
 
 Three waiters stand in line in a process of their own; the holder, in another, has a lease of thirty
 seconds and dies at a random moment. Measured from just before the signal is sent until the first
-waiter's acquire has returned. Everybody is killed in turns.
+waiter's acquire has returned. Everybody is killed in turns, the holder on another core than who
+waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from bench.crew import PLACEMENTS, SAME, Crew, cores, crews
+from bench.crew import SPLIT, Crew, cores, crews
 from bench.entrants import Entrant
 from bench.peers import PROCESSES
 from bench.session import Case, Goal, Plan, against_all, alternating
@@ -30,22 +31,21 @@ def run(plan: Plan) -> Iterator[Case]:
         return
     kills = int(plan.amount(KILLS, 2))
     with crews([*targets, *peers]) as everybody:
-        for placement in PLACEMENTS:
-            for crew in everybody:
-                crew.place(placement)
-            taken: dict[str, list[float]] = {crew.entrant.label: [] for crew in everybody}
-            for _, order in zip(range(kills), alternating(everybody), strict=False):
-                for crew in order:
-                    taken[crew.entrant.label].append(_kill(crew, crew.entrant, placement))
-            yield Case(
-                "crash",
-                f"{kills} kills",
-                placement,
-                {label: [_figures(milliseconds)] for label, milliseconds in taken.items()},
-                against_all([t.label for t in targets], [p.label for p in peers], KEY),
-                [Goal(target.label, "p99 ms", at_most=250) for target in targets],
-                {crew.entrant.label: crew.version for crew in everybody},
-            )
+        for crew in everybody:
+            crew.place(SPLIT)
+        taken: dict[str, list[float]] = {crew.entrant.label: [] for crew in everybody}
+        for _, order in zip(range(kills), alternating(everybody), strict=False):
+            for crew in order:
+                taken[crew.entrant.label].append(_kill(crew, crew.entrant))
+        yield Case(
+            "crash",
+            f"{kills} kills",
+            SPLIT,
+            {label: [_figures(milliseconds)] for label, milliseconds in taken.items()},
+            against_all([t.label for t in targets], [p.label for p in peers], KEY),
+            [Goal(target.label, "p99 ms", at_most=250) for target in targets],
+            {crew.entrant.label: crew.version for crew in everybody},
+        )
 
 
 def _figures(milliseconds: list[float]) -> Figures:
@@ -57,13 +57,12 @@ def _figures(milliseconds: list[float]) -> Figures:
     }
 
 
-def _kill(waiting: Crew, entrant: Entrant, placement: str) -> float:
+def _kill(waiting: Crew, entrant: Entrant) -> float:
     """Milliseconds from one kill to the next holder."""
     holder = Crew(entrant)
     try:
         first, second = cores()
-        here = first if placement == SAME else second
-        holder.ask("pin", cores=[here], other=first)
+        holder.ask("pin", cores=[second], other=first)
         holder.ask("take", name="one")
         waiting.ask("stand", name="one", waiters=list(range(WAITERS)))
         time.sleep(random.uniform(0.1, 0.2))

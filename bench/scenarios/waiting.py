@@ -30,7 +30,7 @@ def run(plan: Plan) -> Iterator[Case]:
     peers = field.peers(PROCESSES, everybody=plan.quick)
     if not targets and not peers:
         return
-    seconds = plan.amount(8 if served else 20, 0.2)
+    seconds = plan.amount(8, 0.2)
     waiters = int(plan.amount(WAITERS, 8))
     runs: dict[str, list[Figures]] = {}
     versions: dict[str, str] = {}
