@@ -40,9 +40,9 @@ def test_files_that_cannot_be_used(url: str, files: dict[str, Path]) -> None:
         with pytest.raises(Misconfigured, match=message):
             holdfast.connect(url.format(**{"ca": "", "cert": "", "key": "", **given}))
 
-    refused("cannot be loaded .*missing", ca=files["missing"])
-    refused("cannot be loaded", ca=files["locked"])  # a key is no certificate
-    refused("cannot be loaded", cert=files["missing"], key=files["locked"])
+    refused("missing cannot be loaded", ca=files["missing"])
+    refused("locked cannot be loaded", ca=files["locked"])  # a key is no certificate
+    refused("missing with .*locked cannot be loaded", cert=files["missing"], key=files["locked"])
     refused("goes with its certificate", key=files["locked"])
     # Nobody is to be asked for its password at the terminal.
     refused("cannot be loaded", cert=files["cert"], key=files["locked"])

@@ -35,16 +35,17 @@ def tls_context(
     """`verify_host`: the certificate must be the host's; without `verify` it may be anybody's."""
     if key and not cert:
         raise Misconfigured("a client's key goes with its certificate: give both")
+    what = ca
     try:
         context = ssl.create_default_context(cafile=ca or None)
         if cert:
+            what = f"{cert} with {key}" if key else cert
             # A key with a password would be asked for at the terminal: better refused.
             context.load_cert_chain(cert, key or None, password="")
     except (OSError, ValueError) as error:
-        files = ", ".join(path for path in (ca, cert, key) if path)
         raise Misconfigured(
-            f"the certificates cannot be loaded ({files}): {error}; they are PEM files, a key "
-            "without a password"
+            f"{what} cannot be loaded: {error}. Certificates and keys are PEM files, without a "
+            "password"
         ) from None
     context.check_hostname = verify and verify_host
     if not verify:
