@@ -63,7 +63,7 @@ REDLOCK = Store(
     # Waiters stand in no line, here as with every peer: what is measured is the votes.
     without=(
         "abreast", "handover-threads", "handover-processes", "handover-tasks", "drain", "crowd",
-        "waiting", "crash", "held", "imports", "once", "election",
+        "waiting", "crash", "held", "imports", "once", "stripes", "election",
     ),
     served=True,
 )  # fmt: skip
@@ -72,9 +72,8 @@ ZOOKEEPER = Store(
     ("zk",),
     ("zk://{zookeeper}/bench",),
     {THREADS: "bare recipe", PROCESSES: "bare recipe"},
-    # After a kill everybody waits for the session's end; all threads are one session, so that four
-    # processes show the same.
-    without=("crash", "handover-processes", "away", "imports"),
+    # After a kill everybody waits for the session's end.
+    without=("crash", "handover-threads", "away", "imports", "once", "stripes"),
     served=True,
     crowd=1_000,  # each lists the whole line
 )
@@ -85,16 +84,19 @@ ETCD = Store(
     ("etcd://{etcd}/bench",),
     {THREADS: "bare mutex", PROCESSES: "bare mutex"},
     # Each write is a flush to its disk: of ten thousand tasks nothing is seen but that.
-    without=("crash", "crowd", "handover-processes", "away", "imports"),
+    without=(
+        "crash", "crowd", "abreast", "handover-threads", "handover-tasks", "drain", "away",
+        "imports",
+    ),
     served=True,
-)
+)  # fmt: skip
 THREE = Store(
     "etcd-cluster",
     (),
     ("etcd://{etcd-cluster}/bench",),
     {THREADS: "bare mutex of three", PROCESSES: "bare mutex of three"},
     without=(
-        "crash", "crowd", "abreast", "handover-processes", "handover-tasks", "drain", "waiting",
+        "crash", "crowd", "abreast", "handover-threads", "handover-tasks", "drain", "waiting",
         "held", "away", "imports", "once", "stripes", "election",
     ),
     served=True,
@@ -102,9 +104,12 @@ THREE = Store(
 
 _POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
 _MARIADB = "mysql://root@{mariadb}/holdfast"
-_WITHOUT = ("crash", "crowd", "abreast", "handover-threads", "away", "imports")
-"""Everybody waits for a ttl; ten thousand waiters are no business of a database; and threads share
-one look at it, so that four processes ask more of it."""
+_WITHOUT = (
+    "crash", "crowd", "abreast", "handover-threads", "handover-tasks", "drain", "waiting", "away",
+    "imports", "once", "stripes",
+)  # fmt: skip
+"""Everybody waits for a ttl; ten thousand waiters are no business of a database; and the threads of
+one process share its looks, so that four processes ask more of it."""
 
 POSTGRES = Store(
     "postgres",
