@@ -36,6 +36,12 @@ before the next is tried. kazoo would wait for the session's whole timeout; and 
 session just when it is resumed may never answer (seen on 3.8)."""
 
 
+STRANGE = (
+    "it takes the connection, and ends it or does not answer: it may have no quorum, too many "
+    "clients, or data older than this client has seen, or be no ZooKeeper server"
+)
+
+
 class Owner(Protocol):
     """Whom it tells, in the connection thread."""
 
@@ -123,6 +129,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self._distrust.append("")
             raise
         self._distrust.append("")
+        self._owner.trouble = STRANGE  # if nothing comes of it
         return link
 
     def select(

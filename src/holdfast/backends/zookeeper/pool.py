@@ -112,9 +112,10 @@ class Pool:
     def _open(self, key: int) -> Session:
         with self._port.mutex():
             session = self._current.get(key)
-            if session is not None and session.usable:
+            if session is not None and session.usable and not session.forsaken:
                 return session
             if session is not None:
+                session.condemn("nobody relied on it")
                 self._retire(session)
             if self.closed:
                 raise Unavailable("the client was closed")

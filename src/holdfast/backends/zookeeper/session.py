@@ -115,6 +115,14 @@ class Session:
         return not self.over and not self.condemned
 
     @property
+    def forsaken(self) -> bool:
+        """It has lost its connection, and nobody wants anything of it. Another is made as fast;
+        and a server that was set back to older data, or to none, never lets us resume this one."""
+        if self.id == 0 or self.wire.up:
+            return False
+        return all(record.withdrawn for record in list(self.records.values()))
+
+    @property
     def gone(self) -> bool:
         """Whether the server surely has none of its nodes any more."""
         return self._port.now() >= self.gone_at
