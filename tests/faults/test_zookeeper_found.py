@@ -1,8 +1,9 @@
 """zk://: bugs that a day of hostile scripts found: rights that are missing, what others have
-written, and servers that have forgotten."""
+written, servers that have forgotten, and event loops that stand still."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import uuid
@@ -13,13 +14,15 @@ import pytest
 from kazoo.security import ACL, Id, make_digest_acl  # type: ignore[import-untyped]
 
 import holdfast
-from holdfast import Misconfigured, Unavailable
+from holdfast import Misconfigured, Unavailable, aio
+from holdfast.backends.zookeeper import session
 from holdfast.backends.zookeeper.cells import HEADER
 from holdfast.ports.thread import drive
 from holdfast.types import Unknown
 from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, sessions
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
@@ -218,3 +221,55 @@ def test_a_server_of_another_kind_is_said(base: str) -> None:
             locks.lock("x").acquire()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(LONG)
+
+
+# -- event loops that stand still ------------------------------------------------------------------
+
+
+@pytest.mark.req("R2", "R6", "R50", "event loop blocked")
+def test_a_blocked_event_loop_does_not_keep_its_lock(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's thread went on with its pings, and others waited for as long as it stood still,
+    however short the ttl. The same for who is first in line there."""
+    monkeypatch.setattr(session, "UNTENDED", 2.5)
+
+    async def main() -> None:
+        async with aio.connect(url) as locks:
+            lease = await locks.lock("x", ttl=1).acquire()
+            assert lease
+            waits = asyncio.create_task(locks.lock("x", ttl=1).acquire())
+            await asyncio.sleep(0.1)
+            with holdfast.connect(url) as others:
+                theirs = others.lock("x").acquire(timeout=LONG)  # and the loop stands still
+                assert theirs
+                assert not lease.held
+                theirs.release()
+            await lease.release()
+            assert await waits
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("R2", "R6", "R50", "B3")
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_event_loop_that_is_left_does_not_keep_its_lock(
+    url: str, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """Not by `asyncio.run`, which ends its tasks: nobody tells them. It was held for ever."""
+    monkeypatch.setattr(session, "UNTENDED", 2.5)
+
+    async def main() -> tuple[Any, Any]:
+        locks = aio.connect(url)
+        return locks, await locks.lock("x", ttl=1).acquire()
+
+    loop = asyncio.new_event_loop()
+    kept = loop.run_until_complete(main())
+    if closed:
+        loop.close()
+    with holdfast.connect(url) as others, others.lock("x", timeout=LONG):
+        assert not kept[1].held
+    until(lambda: not any("(body)" in t.name for t in threading.enumerate()), "its thread ends", 3)
+    if not closed:
+        loop.run_until_complete(kept[0].close())
+        loop.close()

@@ -50,6 +50,9 @@ class Owner(Protocol):
     def finished(self) -> None:
         """The connection thread ends."""
 
+    def beat(self) -> None:
+        """It is about to wait: for an answer, or until a ping is due."""
+
     def distrust(self, reason: str) -> None:
         """None of the hosts in a round was who it should be."""
 
@@ -135,6 +138,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
+        self._owner.beat()
         poll = select.poll()
         ready: set[int] = set()
         for waits in rlist:

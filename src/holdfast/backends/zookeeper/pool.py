@@ -181,12 +181,18 @@ class Pool:
                     await self._wake.wait(None)
                 # A suspended host's timers are late: no further than a keeper's tick apart.
                 while not self._wake.is_set() and (now := self._port.now()) < self._looks_at:
+                    self._tend(now)
                     await self._wake.wait(min(self._looks_at, now + 1.0))
         finally:
             self._looks_at = math.inf
 
+    def _tend(self, now: float) -> None:
+        for session in [*self._current.values(), *self._ending]:
+            session.tended = now
+
     async def _look(self, now: float) -> float:
         """Do what is due; when to look again."""
+        self._tend(now)
         due = math.inf
         over: list[Record] = []
         for session in [*self._current.values(), *self._ending]:

@@ -103,6 +103,9 @@ class Listener(Protocol):
     def on_ended(self, reason: str, gone: bool) -> None:
         """There will be no more connection; `gone` says that the server told so."""
 
+    def on_beat(self) -> None:
+        """Often: before each ping, which keeps the session, and more."""
+
     def on_watched(self, path: str | None) -> None:
         """Something happened to a node that was watched; None: to the connection, so all watches
         are over."""
@@ -327,6 +330,9 @@ class Wire:
     def watched(self, event: Any) -> None:
         """The one callback of all watches: kazoo keeps each path's callbacks as a set."""
         self._listener.on_watched(event.path)
+
+    def beat(self) -> None:
+        self._listener.on_beat()
 
     def finished(self) -> None:
         self._changed(KazooState.LOST)
