@@ -273,3 +273,23 @@ def test_an_event_loop_that_is_left_does_not_keep_its_lock(
     if not closed:
         loop.run_until_complete(kept[0].close())
         loop.close()
+
+
+@pytest.mark.req("R22", "R50")
+def test_many_leases_that_run_out_at_once_do_not_look_like_a_blocked_loop(url: str) -> None:
+    """Deleting each takes a round trip: the sitter is busy meanwhile, and not gone."""
+    with Raw(url) as raw:
+        pool = raw.backend._pool
+        expire = pool._expire
+        tended: list[float] = []
+
+        async def slowly(record: Any, deadline: float) -> bool:
+            tended.append(record.session.tended)
+            await raw.port.sleep(0.05)
+            return await expire(record, deadline)
+
+        pool._expire = slowly
+        for n in range(3):
+            raw.grant(f"x{n}", ttl=0.5)
+        until(lambda: len(tended) >= 3 and not raw.backend._records, "they have run out", LONG)
+        assert len(set(tended)) == len(tended)

@@ -198,6 +198,7 @@ class Pool:
         for session in [*self._current.values(), *self._ending]:
             due = min(due, self._look_at(session, now, over))
         for record in over:
+            self._tend(self._port.now())  # it may be many
             # Other sessions need us too: one that does not answer is enough for a round.
             if not await self._expire(record, self._port.now() + PATIENCE):
                 self._failures += 1
