@@ -95,6 +95,7 @@ def said_of(text: str) -> str:
 def test_a_url_is_printed_as_it_was_without_the_secret() -> None:
     assert str(parse("redis://me:pw@a:1,b/0?x=1")) == "redis://me:***@a:1,b/0"
     assert str(parse("x://me:pw@a:1,:s@b,c/0")) == "x://me:***@a:1,:***@b,c/0"
+    assert str(parse("zk://[::1]:2181,[fe80::1],a/x")) == "zk://[::1]:2181,[fe80::1],a/x"
 
 
 def test_each_host_may_have_a_login_of_its_own() -> None:

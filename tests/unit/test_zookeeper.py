@@ -189,6 +189,15 @@ def test_no_wake_up_is_lost_in_any_short_line() -> None:
                     assert blockers(left, length - 2)
 
 
+@pytest.mark.req("R50")
+def test_a_number_that_nobody_can_read_is_no_permit() -> None:
+    """Anybody may make such a node: `ValueError` for all who came to that lock."""
+    (one,) = in_order([f"{'x' * 32}__permits_{'9' * 5000}_of_1__lock__0000000001"])
+    assert one.mode is Mode.EXCLUSIVE
+    (one,) = in_order([f"{'x' * 32}__permits_{'9' * 4300}_of_1__lock__0000000001"])
+    assert one.mode is Mode.PERMITS
+
+
 @pytest.mark.req("R50", "R6")
 @given(st.floats(0.001, 10**8))
 def test_a_session_lasts_for_the_ttl_and_not_much_longer(ttl: float) -> None:

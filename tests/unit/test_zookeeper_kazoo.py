@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import select
 import tomllib
 from collections import deque
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from kazoo import exceptions  # type: ignore[import-untyped]
@@ -24,7 +26,9 @@ from kazoo.protocol import serialization  # type: ignore[import-untyped]
 from kazoo.protocol.connection import ConnectionHandler  # type: ignore[import-untyped]
 from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
 
-from holdfast.backends.zookeeper import handler, wire
+from holdfast.backends.zookeeper import handler, requests, wire
+from holdfast.backends.zookeeper.place import Place
+from holdfast.ports import clock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +45,7 @@ CONNECTION = {
     "_connect": ("host", "hostip", "port"),
     "_expand_client_hosts": (),
     "_send_request": ("read_timeout", "connect_timeout"),
+    "_read_response": ("header", "buffer", "offset"),
     "_write": ("msg", "timeout"),
     "_socket": None,
     "_read_sock": None,
@@ -124,6 +129,72 @@ def test_a_lost_connection_answers_what_is_under_way_before_it_is_told(client: A
     client._session_callback(KeeperState.CONNECTING)
     assert told == [True]
     assert all(isinstance(reply.error, exceptions.ConnectionLoss) for reply in replies)
+
+
+class Bound:
+    """A wire whose server never was; what it writes is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wire = wire.Wire(Place("127.0.0.1:1", ()), 1.0, MagicMock())
+        self.client = self.wire._client
+        connection = self.wire._connection
+        connection._read_sock, connection._write_sock = self.wire._handler.create_socket_pair()
+        connection._xid = 0
+        self.written: list[bytes] = []
+        monkeypatch.setattr(connection, "_write", lambda data, _timeout: self.written.append(data))
+        monkeypatch.setattr(
+            self.wire, "_read_response", lambda *_: self.client._pending.popleft()[1].set()
+        )
+
+    def rung(self) -> bool:
+        return bool(select.select([self.wire._connection._read_sock], [], [], 0)[0])
+
+    def pump(self) -> int:
+        self.wire._connection._send_request(1.0, 1.0)
+        return len(self.client._pending)
+
+    def answer(self) -> None:
+        self.wire._connection._read_response(None, b"", 0)
+
+
+@pytest.mark.req("R50", "thousands of renewals due at once")
+def test_no_more_is_sent_than_a_server_takes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand requests were written in one piece, during which no answer was read: the first
+    had its answer when the last was sent."""
+    bound = Bound(monkeypatch)
+    replies = [wire.Reply() for _ in range(2 * wire.WINDOW + 1)]
+    bound.wire.send(*((requests.sync(f"/{n}"), reply) for n, reply in enumerate(replies)))
+    assert bound.rung()
+    assert bound.pump() == wire.WINDOW
+    assert not bound.rung()
+    while not all(reply.done for reply in replies):
+        bound.answer()
+        if bound.rung():
+            bound.pump()
+        assert len(bound.client._pending) <= wire.WINDOW
+    sent = b"".join(bound.written)
+    assert [sent.index(f"/{n}".encode()) for n in (0, 1999, 2000)] == sorted(
+        sent.index(f"/{n}".encode()) for n in (0, 1999, 2000)
+    )
+
+
+@pytest.mark.req("R50", "server hangs")
+def test_a_server_that_answers_others_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands that were sent at once the last waits long, and its connection was given up."""
+    bound = Bound(monkeypatch)
+    now = 100.0
+    monkeypatch.setattr(clock, "now", lambda: now)
+    assert bound.wire.unanswered_since() is None
+    bound.wire.send((requests.sync(), wire.Reply()), (requests.sync(), wire.Reply()))
+    bound.pump()
+    assert bound.wire.unanswered_since() == 100.0
+    now = 107.0
+    bound.answer()
+    assert bound.wire.unanswered_since() == 107.0
+    now = 108.0
+    assert bound.wire.unanswered_since() == 107.0
+    bound.answer()
+    assert bound.wire.unanswered_since() is None
 
 
 @pytest.mark.req("R50")

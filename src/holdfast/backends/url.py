@@ -79,7 +79,9 @@ class Url:
         return self.hosts[0][0] if self.hosts else ""
 
     def __str__(self) -> str:
-        hosts = [h if p is None else f"{h}:{p}" for h, p in self.hosts]
+        hosts = [f"[{h}]" if ":" in h else h for h, _ in self.hosts]
+        ports = ["" if p is None else f":{p}" for _, p in self.hosts]
+        hosts = [host + port for host, port in zip(hosts, ports, strict=True)]
         if self.logins:
             hosts = [_veiled(*login) + host for login, host in zip(self.logins, hosts, strict=True)]
         login = _veiled(self.user, self.password)

@@ -22,6 +22,7 @@ from holdfast.backends.zookeeper.refusals import (
     NO_NODE,
     NODE_EXISTS,
     UNANSWERED,
+    NodeExists,
     NoNode,
     error_of,
 )
@@ -29,7 +30,7 @@ from holdfast.backends.zookeeper.requests import Request, Stat
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.backends.zookeeper.trouble import explained
 from holdfast.backends.zookeeper.wire import Reply
-from holdfast.errors import Unavailable
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.types import Cell, CellConflict, Claim, Unknown
 
 __all__ = ["Cells"]
@@ -73,11 +74,17 @@ class Cells(Ground):
             if not await self._answered(deleted, deadline):
                 return SILENT
             if made.error is not None:
-                return CUT
+                return self._unsure(made.error)
             self._noted(made.value[1].ctime, now)
             anchor = self._anchor
             assert anchor is not None
         return anchor[0] + self._port.now() - anchor[1]
+
+    def _unsure(self, error: Exception) -> Unknown:
+        """No answer, or one that is another the next time; a refusal is raised."""
+        if isinstance(error, (*UNANSWERED, NoNode, NodeExists)):
+            return CUT
+        raise explained(self._where, error)
 
     async def _see(
         self, session: Session, name: str, deadline: float, record: Record | None = None
@@ -103,6 +110,11 @@ class Cells(Ground):
         if got.error is not None:
             raise explained(self._where, got.error)
         data, stat = got.value
+        if len(data) < HEADER.size or data[0] != FORMAT:
+            raise Misconfigured(
+                f"{self._where}: what is at {path} was not written by this version of holdfast. "
+                "Use another path, or delete that node if nobody needs it"
+            )
         _, flags, fence, ttl = HEADER.unpack_from(data)
         known = fence if flags & FENCED else None
         if not flags & PRESENT:
@@ -207,7 +219,11 @@ class Cells(Ground):
         if not await self._make_base(session, deadline):
             return False
         (made,) = session.ask(requests.create(f"{self._base}/{CELLS}", b"", self._place.acl))
-        return await self._answered(made, deadline)
+        if not await self._answered(made, deadline):
+            return False
+        if made.error is not None:
+            self._unsure(made.error)
+        return True
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         port = self._port

@@ -88,6 +88,8 @@ class Ending(Ground):
                         return SILENT
                     await self._port.sleep(LITTLE)
                     continue
+                if listed.error is not None and not isinstance(listed.error, NoNode):
+                    return Unknown(str(explained(self._where, listed.error)))
                 nodes: list[str] = [] if listed.error is not None else listed.value
                 found = [node for node in nodes if node.startswith(record.guid)]
                 if not found:

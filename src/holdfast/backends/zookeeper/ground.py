@@ -44,7 +44,7 @@ def info_of(data: bytes | None) -> Mapping[str, str]:
     text = (data or b"").decode(errors="replace")
     try:
         info: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # anybody may have written it
         info = None
     if isinstance(info, dict):
         pairs = cast(dict[str, object], info)

@@ -34,6 +34,12 @@ before the next is tried. kazoo would wait for the session's whole timeout; and 
 session just when it is resumed may never answer (seen on 3.8)."""
 
 
+STRANGE = (
+    "it takes the connection, and ends it or does not answer: it may have no quorum, too many "
+    "clients, or data older than this client has seen, or be no ZooKeeper server"
+)
+
+
 class Owner(Protocol):
     """Whom it tells, in the connection thread."""
 
@@ -41,6 +47,9 @@ class Owner(Protocol):
 
     def finished(self) -> None:
         """The connection thread ends."""
+
+    def beat(self) -> None:
+        """It is about to wait: for an answer, or until a ping is due."""
 
     def distrust(self, reason: str) -> None:
         """None of the hosts in a round was who it should be."""
@@ -121,11 +130,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             self._distrust.append("")
             raise
         self._distrust.append("")
+        self._owner.trouble = STRANGE  # if nothing comes of it
         return link
 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
+        self._owner.beat()
         poll = select.poll()
         ready: set[int] = set()
         for waits in rlist:

@@ -91,7 +91,8 @@ class Contender(NamedTuple):
         return self.node[:32]
 
 
-OURS = re.compile(r"(?:__permits_(\d+)_of_(\d+))?__(r?)lock__(-?\d{9,10})$")
+# As many digits as Python reads; who has more is nobody we know.
+OURS = re.compile(r"(?:__permits_(\d{1,4300})_of_(\d{1,4300}))?__(r?)lock__(-?\d{9,10})$")
 FOREIGN = re.compile(r"\D(\d{10})$")
 WRAPPED = 1 << 31
 

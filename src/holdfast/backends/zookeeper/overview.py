@@ -7,7 +7,7 @@ import time
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import Ground, info_of
 from holdfast.backends.zookeeper.naming import Contender, decoded, encoded, granted, in_order
-from holdfast.backends.zookeeper.refusals import UNANSWERED, NoNode
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NoNode
 from holdfast.backends.zookeeper.requests import Stat
 from holdfast.backends.zookeeper.session import Session
 from holdfast.backends.zookeeper.trouble import explained
@@ -23,24 +23,33 @@ class Overview(Ground):
         session = await self._some_session(deadline)
         names = [prefix]
         if not exact:
-            nodes = await self._children(session, [self._base or "/"], deadline)
+            nodes = await self._children(session, [self._base or "/"], deadline, exact=True)
             found = (decoded(node) for node in nodes[0])
             names = sorted(name for name in found if name is not None and name.startswith(prefix))
         parents = [f"{self._base}/{encoded(name)}" for name in names]
-        lines = [in_order(nodes) for nodes in await self._children(session, parents, deadline)]
+        children = await self._children(session, parents, deadline, exact)
+        lines = [in_order(nodes) for nodes in children]
         infos: list[LockInfo] = []
         for name, parent, line in zip(names, parents, lines, strict=True):
             if line:
-                info = await self._describe(session, name, parent, line, deadline)
+                info = await self._describe(session, name, parent, line, deadline, exact)
                 if info is not None:
                     infos.append(info)
         return infos
 
     async def _describe(
-        self, session: Session, name: str, parent: str, line: list[Contender], deadline: float
+        self,
+        session: Session,
+        name: str,
+        parent: str,
+        line: list[Contender],
+        deadline: float,
+        exact: bool,
     ) -> LockInfo | None:
         replies = session.ask(*(requests.get_data(f"{parent}/{claim.node}") for claim in line))
-        await self._must_answer(replies, deadline)
+        await self._must_answer(replies, deadline, exact)
+        if any(isinstance(reply.error, NoAuth) for reply in replies):
+            return None
         holders: list[ClaimInfo] = []
         waiters: list[ClaimInfo] = []
         for claim, reply, held in zip(line, replies, granted(line), strict=True):
@@ -54,34 +63,36 @@ class Overview(Ground):
     async def evict(self, name: str, deadline: float) -> int:
         session = await self._some_session(deadline)
         parent = f"{self._base}/{encoded(name)}"
-        (nodes,) = await self._children(session, [parent], deadline)
+        (nodes,) = await self._children(session, [parent], deadline, exact=True)
         line = in_order(nodes)
         holders = [claim for claim, held in zip(line, granted(line), strict=True) if held]
         if not holders:
             return 0
         replies = session.ask(*(requests.delete(f"{parent}/{claim.node}") for claim in holders))
-        await self._must_answer(replies, deadline)
+        await self._must_answer(replies, deadline, exact=True)
         return sum(reply.error is None for reply in replies)
 
     async def _children(
-        self, session: Session, parents: list[str], deadline: float
+        self, session: Session, parents: list[str], deadline: float, exact: bool
     ) -> list[list[str]]:
         if not parents:
             return []
         replies = session.ask(
             requests.sync(), *(requests.get_children(parent) for parent in parents)
         )[1:]
-        await self._must_answer(replies, deadline)
+        await self._must_answer(replies, deadline, exact)
         return [[] if reply.error is not None else reply.value for reply in replies]
 
-    async def _must_answer(self, replies: list[Reply], deadline: float) -> None:
-        """All of them, if only that there is no such node; else the store is not available."""
+    async def _must_answer(self, replies: list[Reply], deadline: float, exact: bool) -> None:
+        """All of them, if only that there is no such node; else the store is not available. Who
+        looks at whatever there is does not see what others hide, and who asks for it is told."""
+        harmless = (NoNode,) if exact else (NoNode, NoAuth)
         if not await self._answered(replies[-1], deadline):
             raise Unavailable(f"{self._where} did not answer in time")
         for reply in replies:
             if isinstance(reply.error, UNANSWERED):
                 raise Unavailable(f"{self._where}: the connection was lost before the answer came")
-            if reply.error is not None and not isinstance(reply.error, NoNode):
+            if reply.error is not None and not isinstance(reply.error, harmless):
                 raise explained(self._where, reply.error)
 
 

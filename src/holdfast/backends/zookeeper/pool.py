@@ -112,9 +112,10 @@ class Pool:
     def _open(self, key: int) -> Session:
         with self._port.mutex():
             session = self._current.get(key)
-            if session is not None and session.usable:
+            if session is not None and session.usable and not session.forsaken:
                 return session
             if session is not None:
+                session.condemn("nobody relied on it")
                 self._retire(session)
             if self.closed:
                 raise Unavailable("the client was closed")
@@ -180,17 +181,24 @@ class Pool:
                     await self._wake.wait(None)
                 # A suspended host's timers are late: no further than a keeper's tick apart.
                 while not self._wake.is_set() and (now := self._port.now()) < self._looks_at:
+                    self._tend(now)
                     await self._wake.wait(min(self._looks_at, now + 1.0))
         finally:
             self._looks_at = math.inf
 
+    def _tend(self, now: float) -> None:
+        for session in [*self._current.values(), *self._ending]:
+            session.tended = now
+
     async def _look(self, now: float) -> float:
         """Do what is due; when to look again."""
+        self._tend(now)
         due = math.inf
         over: list[Record] = []
         for session in [*self._current.values(), *self._ending]:
             due = min(due, self._look_at(session, now, over))
         for record in over:
+            self._tend(self._port.now())  # it may be many
             # Other sessions need us too: one that does not answer is enough for a round.
             if not await self._expire(record, self._port.now() + PATIENCE):
                 self._failures += 1

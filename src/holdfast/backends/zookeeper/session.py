@@ -11,7 +11,9 @@ its quorum notices that before the others have elected another and that one has 
 
 While there is no connection, or a contact got no answer, leases are uncertain from a third of the
 timeout on. When the deadline passes, the session is condemned: every lease on it is lost at once,
-and it is ended as soon as the server can be reached. It is never used again.
+and it is ended as soon as the server can be reached. It is never used again. The same happens when
+nobody has tended it for too long: kazoo's thread would keep it for ever, though the event loop that
+renews and ends its claims is blocked, or was left (R2).
 
 Order (law 3): requests of one session are executed in the order they were sent. A connection that
 is replaced within a session ends: what was sent on it was executed before, or never (the server
@@ -38,6 +40,10 @@ __all__ = ["Look", "Record", "Session"]
 
 FRESH = 0.02
 """The part of a ttl by which a lease that was handed over may be shorter, to save a request."""
+
+
+UNTENDED = 5.0
+"""Seconds without the sitter's tick, at least, after which a session is ended."""
 
 
 class Record:
@@ -100,6 +106,7 @@ class Session:
         self.ended_event = port.event()
         self.records: dict[str, Record] = {}  # by guid
         self.idle_since = port.now()
+        self.tended = port.now()  # the sitter was here
         self._watchers: dict[str, list[Record]] = {}
         self.asked = -math.inf  # when the sitter last asked for a contact
         self._told = -math.inf  # the deadline that long leases were last told
@@ -113,6 +120,14 @@ class Session:
     @property
     def usable(self) -> bool:
         return not self.over and not self.condemned
+
+    @property
+    def forsaken(self) -> bool:
+        """It has lost its connection, and nobody wants anything of it. Another is made as fast;
+        and a server that was set back to older data, or to none, never lets us resume this one."""
+        if self.id == 0 or self.wire.up:
+            return False
+        return all(record.withdrawn for record in list(self.records.values()))
 
     @property
     def gone(self) -> bool:
@@ -238,6 +253,10 @@ class Session:
         self.on_watched(None)
         self.ready.set()
         self.ended_event.set()
+
+    def on_beat(self) -> None:
+        if self._port.now() > self.tended + max(self.timeout, UNTENDED):
+            self.condemn("its event loop, or the thread that looks after it, is blocked or gone")
 
     def on_watched(self, path: str | None) -> None:
         if path is None:

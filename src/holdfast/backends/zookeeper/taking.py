@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 from holdfast.backends.common import info_text, shown
 from holdfast.backends.zookeeper import requests
@@ -32,7 +33,7 @@ from holdfast.backends.zookeeper.session import Record
 from holdfast.backends.zookeeper.trouble import explained, hidden
 from holdfast.backends.zookeeper.wire import Reply
 from holdfast.core.lease import valid_until
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Mode, Unknown
 
 __all__ = ["Taking"]
@@ -132,9 +133,20 @@ class Taking(Ground):
             sent, replies = made
         self._remember(record.parent)
         record.session.heard(sent)
+        if isinstance(listed.error, UNANSWERED):
+            return CUT
+        if isinstance(listed.error, NoNode):
+            return self._vanished(record)
         if listed.error is not None:
-            return CUT if isinstance(listed.error, UNANSWERED) else self._vanished(record)
+            await self._refused(record, explained(self._where, listed.error), deadline)
         return await self._judge(record, listed.value, sent, queue, deadline)
+
+    async def _refused(self, record: Record, error: HoldfastError, deadline: float) -> NoReturn:
+        """There is a node, and we may not see when it is its turn: it must not stay. (If it cannot
+        be deleted now, the sitter does it when its time is over.)"""
+        record.withdrawn = True
+        await self._remove(record, deadline)
+        raise error
 
     def _remember(self, parent: str) -> None:
         parents = self._parents
@@ -161,6 +173,8 @@ class Taking(Ground):
         if synced.error is not None or isinstance(listed.error, UNANSWERED):
             return CUT
         session.heard(sent)
+        if listed.error is not None and not isinstance(listed.error, NoNode):
+            await self._refused(record, explained(self._where, listed.error), deadline)
         nodes: list[str] = [] if listed.error is not None else listed.value
         if record.path is None:
             found = await self._find(record, nodes, deadline)
@@ -206,8 +220,10 @@ class Taking(Ground):
         )
         if not await self._answered(seen, deadline):
             return SILENT
-        if deleted.error is not None and not isinstance(deleted.error, NoNode):
+        if isinstance(deleted.error, UNANSWERED):
             return CUT
+        if deleted.error is not None and not isinstance(deleted.error, NoNode):
+            await self._refused(record, explained(self._where, deleted.error), deadline)
         self._drop(record)
         return Busy(_shown(seen), where.ahead)
 
@@ -256,9 +272,7 @@ class Taking(Ground):
             if isinstance(reply.error, NoNode):
                 record.event.set()
             elif isinstance(reply.error, NoAuth):
-                record.withdrawn = True
-                await self._remove(record, deadline)
-                raise hidden(self._where)
+                await self._refused(record, hidden(self._where), deadline)
             elif reply.error is not None:
                 return CUT
         if record.withdrawn or not session.usable:

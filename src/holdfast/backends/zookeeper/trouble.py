@@ -25,7 +25,8 @@ def explained(where: str, error: Exception) -> HoldfastError:
     if isinstance(error, NoAuth):
         return Misconfigured(
             f"{where} does not allow this: its ACLs give another user, or nobody, the right to "
-            "create and delete here. Connect as the user who made the nodes, or use another path"
+            "read, create and delete here. Connect as the user who made the nodes, or use another "
+            "path"
         )
     hint = HINTS.get(type(error), "an answer that was not expected")
     return Unavailable(f"{where} refused: {hint} ({type(error).__name__})")

@@ -48,6 +48,9 @@ from holdfast.ports import clock
 __all__ = ["Listener", "Reply", "Wire"]
 
 SLOWEST_RETRY = 0.5
+WINDOW = 1000
+"""Requests under way: so many a server takes before it reads no more (globalOutstandingLimit)."""
+
 HEAD = struct.Struct("!iii")  # length, xid, type
 INT = struct.Struct("!i")
 
@@ -103,6 +106,9 @@ class Listener(Protocol):
     def on_ended(self, reason: str, gone: bool) -> None:
         """There will be no more connection; `gone` says that the server told so."""
 
+    def on_beat(self) -> None:
+        """Often: before each ping, which keeps the session, and more."""
+
     def on_watched(self, path: str | None) -> None:
         """Something happened to a node that was watched; None: to the connection, so all watches
         are over."""
@@ -148,6 +154,9 @@ class Wire:
         self._resolve = self._connection._expand_client_hosts
         self._connection._expand_client_hosts = self._resolved
         self._connection._send_request = self._pump
+        self._read_response = self._connection._read_response
+        self._connection._read_response = self._response
+        self._answered_at = 0.0
 
     def start(self) -> None:
         """Begin to connect, in a thread of its own."""
@@ -177,12 +186,13 @@ class Wire:
         self._handler.hurried.set()
 
     def unanswered_since(self) -> float | None:
-        """When the oldest request was sent that has no answer; None: all have one."""
+        """Since when the oldest request waits for its answer, while none came to others either: of
+        thousands that were sent at once, the last is answered late. None: all have one."""
         try:
             reply: Reply = self._client._pending[0][1]
         except IndexError:
             return None
-        return reply.sent
+        return max(reply.sent, self._answered_at)
 
     def drop(self) -> None:
         """Give up this connection for another one. kazoo does that when a ping gets no answer, but
@@ -289,14 +299,15 @@ class Wire:
         return error
 
     def _pump(self, _read_timeout: float, write_timeout: float) -> None:
-        """Everything on the queue, in one write. kazoo reads one byte and sends one request for
-        it, so a byte that a full pipe refused would leave a request behind."""
+        """What is on the queue, in one write. kazoo reads one byte and sends one request for it, so
+        a byte that a full pipe refused would leave a request behind. No more than the server takes
+        at once: nothing is read while we write, and ten thousand would all wait for the last."""
         connection, client = self._connection, self._client
         connection._read_sock.recv(4096)
         queue, pending = client._queue, client._pending
         parts: list[bytes] = []
         now = clock.now()
-        while queue:
+        while queue and len(pending) < WINDOW:
             request, reply = queue.popleft()
             reply.sent = now
             xid = connection._xid = connection._xid % 2147483647 + 1
@@ -305,6 +316,14 @@ class Wire:
             pending.append((request, reply, xid))
         if parts:
             connection._write(b"".join(parts), write_timeout)
+
+    def _response(self, *answer: Any) -> Any:
+        """Of a request; not of a ping."""
+        self._answered_at = clock.now()
+        client = self._client
+        if client._queue and len(client._pending) <= WINDOW // 2:
+            self._wake()
+        return self._read_response(*answer)
 
     def _changed(self, state: str) -> None:
         if state == KazooState.SUSPENDED:
@@ -327,6 +346,9 @@ class Wire:
     def watched(self, event: Any) -> None:
         """The one callback of all watches: kazoo keeps each path's callbacks as a set."""
         self._listener.on_watched(event.path)
+
+    def beat(self) -> None:
+        self._listener.on_beat()
 
     def finished(self) -> None:
         self._changed(KazooState.LOST)
