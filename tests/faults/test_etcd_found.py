@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import subprocess
 import threading
@@ -19,7 +20,7 @@ from holdfast.backends.etcd import EtcdBackend, answers
 from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
-from holdfast.types import Claim, Grant, Lost, Released, Unknown
+from holdfast.types import Cell, CellConflict, Claim, Grant, Lost, Released, Unknown
 from tests.faults.etcd import GuardedEtcd, b64
 from tests.servers import EtcdServer
 from tests.waiting import until
@@ -48,6 +49,12 @@ def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Threa
     for thread in threads:
         thread.start()
     return threads
+
+
+class Told:
+    def lost(self, owner: str, reason: str) -> None: ...
+
+    def certain_until(self, owner: str, moment: float) -> None: ...
 
 
 # -- ghosts ---------------------------------------------------------------------------------------
@@ -129,11 +136,6 @@ def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: Fault
     """The first request is late; the second took the lock; the key is deleted by hand and the
     holder told. Then the first one arrives, and nobody is there to hold what it puts."""
 
-    class Told:
-        def lost(self, owner: str, reason: str) -> None: ...
-
-        def certain_until(self, owner: str, moment: float) -> None: ...
-
     backend = EtcdBackend.from_url(parse(f"etcd://{proxy.host}:{proxy.port}/late"))
     port = ThreadPort()
     backend.open(port, Told())
@@ -161,6 +163,113 @@ def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: Fault
     assert not found.get("kvs")
     backend._channel._site, backend._channel._transport = site, transport
     drive(backend.close())
+
+
+# -- keeping --------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R21", "eviction", "law 5")
+@pytest.mark.parametrize("locks", [8, 250])
+def test_a_crowd_hears_of_an_eviction_though_others_keep_its_lease_alive(
+    server: EtcdServer, locks: int
+) -> None:
+    """Who had eight locks and took others now and then was never told: the keep-alive that goes
+    with an attempt passed for a look at the keys."""
+    backend = EtcdBackend.from_url(parse(server.url))
+    port, ahead = ThreadPort(), [0.0]
+    now = port.now
+    port.now = lambda: now() + ahead[0]
+    backend.open(port, Told())
+
+    def take(name: str, fixed: bool = False) -> Grant:
+        claim = Claim(name, secrets.token_hex(16), ttl=60, fixed=fixed)
+        grant = drive(backend.attempt(claim, True, port.now() + 5))
+        assert isinstance(grant, Grant)
+        return grant
+
+    crowd = [take(f"crowd{n}") for n in range(locks)]
+    assert drive(backend.evict("crowd3", port.now() + 5)) == 1
+    ahead[0] = 20.0
+    take("another", fixed=True)
+    results = drive(backend.renew(crowd, port.now() + 5))
+    assert [type(one) for one in results].count(Lost) == 1
+    assert isinstance(results[3], Lost)
+    # And all of them, each by its own name.
+    for n in range(locks):
+        drive(backend.evict(f"crowd{n}", port.now() + 5))
+    ahead[0] = 40.0
+    take("yet another", fixed=True)
+    results = drive(backend.renew(crowd, port.now() + 5))
+    assert {type(one) for one in results} == {Lost}
+    drive(backend.close())
+
+
+# -- what is left, and what others left ----------------------------------------------------------
+
+
+def _leases(server: EtcdServer) -> int:
+    return len(server.api("/v3/lease/leases").get("leases", []))
+
+
+@pytest.mark.req("B5", "law 4")
+def test_a_value_that_was_replaced_leaves_no_lease() -> None:
+    """Each count of a latch left one behind for as long as the latch is kept: a week."""
+    with EtcdServer() as server, holdfast.connect(server.url) as locks:
+        latch = locks.latch("latch", 100)
+        for _ in range(5):
+            latch.count_down()
+        assert _leases(server) == 1
+        mine = EtcdBackend.from_url(parse(server.url))
+        port = ThreadPort()
+        mine.open(port, Told())
+
+        def write(value: bytes | None, expect: int | None, fence: int | None) -> Any:
+            limit = port.now() + 5
+            return drive(
+                mine.cell_write("c", value, expect=expect, fence=fence, ttl=99, deadline=limit)
+            )
+
+        assert isinstance(write(b"1", 0, 7), Cell)
+        assert isinstance(write(b"2", 0, 7), CellConflict)  # another version
+        assert isinstance(write(b"2", None, 6), CellConflict)  # an older fence
+        assert _leases(server) == 2
+        assert isinstance(write(b"2", None, 8), Cell)
+        assert _leases(server) == 2
+        found = drive(mine.cell_read("c", port.now() + 5))
+        assert found is not None
+        assert found.value == b"2"
+        assert isinstance(write(None, None, 9), Cell)
+        assert _leases(server) == 1
+        drive(mine.close())
+
+
+@pytest.mark.req("R60")
+@pytest.mark.parametrize(
+    "value",
+    [b"[" * 100_000, b'{"at":1' + b"0" * 400 + b',"info":{}}', b'{"at":-1e999,"info":{}}', b"\xff"],
+)
+def test_values_of_others_under_a_name_of_ours(server: EtcdServer, value: bytes) -> None:
+    """Who wanted the lock got Python's own errors; or `ls --json` said Infinity."""
+    key = {"key": b64(b"others/hx-" + b"0" * 32)}
+    server.api("/v3/kv/put", {**key, "value": b64(value)})
+    with holdfast.connect(server.url) as locks:
+        assert locks.lock("others").acquire(blocking=False) is None
+        assert locks.lock("others").acquire(timeout=0.05) is None
+        (info,) = locks.inspect("others")
+        assert info.holders[0].since == 0.0
+    server.api("/v3/kv/deleterange", key)
+
+
+@pytest.mark.req("R60")
+def test_keys_of_others_with_more_digits_than_python_reads(server: EtcdServer) -> None:
+    key = {"key": b64(b"digits/hp" + b"9" * 5000 + b".1-" + b"0" * 32)}
+    server.api("/v3/kv/put", {**key, "value": b64(b"{}")})
+    with holdfast.connect(server.url) as locks:
+        assert locks.semaphore("digits", 3).acquire(blocking=False) is None
+        assert locks.lock("digits").locked()
+        assert locks.evict("digits") == 1
+        with locks.semaphore("digits", 10**30):  # and more permits than etcd counts
+            assert names(locks, "digits") == ["digits"]
 
 
 # -- waiting --------------------------------------------------------------------------------------
@@ -299,6 +408,34 @@ def test_one_logs_in_for_all(port: str) -> None:
 
             asyncio.run(refused())
             assert _logins(proxy) <= 2
+
+
+@pytest.mark.req("R60")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_token_is_refused_and_the_lease_is_kept_alive_all_the_same(port: str) -> None:
+    """etcd keeps a lease alive for whoever asks. An attempt that asks for that, too, was half
+    refused: nobody logged in again, and it said that the password was wrong."""
+    with GuardedEtcd(settings={"bcrypt-cost": "4"}) as server:
+        server.enable([("READWRITE", b"locks/", b"locks0")])
+        url = f"etcd://holdfast:secret@127.0.0.1:{server.port}/locks"
+
+        async def main() -> None:
+            async with aio.connect(url) as locks:
+                lease = await locks.lock("a", ttl=60, renew=False).acquire()
+                server.restart()  # forgets its tokens
+                second = await locks.lock("b", ttl=60, renew=False).acquire()
+                assert lease is not None
+                assert second is not None
+
+        if port == "aio":
+            asyncio.run(main())
+        else:
+            with holdfast.connect(url) as locks:
+                lease = locks.lock("a", ttl=60, renew=False).acquire()
+                server.restart()
+                second = locks.lock("b", ttl=60, renew=False).acquire()
+                assert lease is not None
+                assert second is not None
 
 
 @pytest.mark.req("R60", "R9", "law 6")

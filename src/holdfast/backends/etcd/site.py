@@ -51,14 +51,16 @@ def _host(host: str) -> str:
 
 
 def _tls(ca: str, cert: str, key: str) -> ssl.SSLContext:
+    if key and not cert:
+        raise Misconfigured("key= without cert=: a client's key goes with its certificate")
+    what = f"ca={ca!r}"
     try:
         context = ssl.create_default_context(cafile=ca or None)
         context.set_alpn_protocols(["h2"])
         if cert:
+            what = f"cert={cert!r}" + (f" with key={key!r}" if key else "")
             # A key with a password would be asked for at the terminal: better refused.
             context.load_cert_chain(cert, key or None, password="")
     except (OSError, ValueError) as error:
-        raise Misconfigured(f"the certificates cannot be loaded: {error}") from None
-    if key and not cert:
-        raise Misconfigured("key= without cert=: a client's key goes with its certificate")
+        raise Misconfigured(f"{what} cannot be loaded: {error}") from None
     return context
