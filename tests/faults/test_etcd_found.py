@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import socket
 import subprocess
 import threading
@@ -21,7 +22,7 @@ from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
 from holdfast.types import Cell, CellConflict, Claim, Grant, Lost, Released, Unknown
-from tests.faults.etcd import GuardedEtcd, b64
+from tests.faults.etcd import PATIENCE, GuardedEtcd, b64, etcdctl
 from tests.servers import EtcdServer
 from tests.waiting import until
 
@@ -324,6 +325,75 @@ def test_the_loop_that_watches_breaks(
             assert served
             assert served[0] - begun < 3
     assert "unforeseen" in caplog.text
+
+
+def _ctl(server: EtcdServer, *args: str) -> None:
+    done = etcdctl(f"127.0.0.1:{server.port}", *args)
+    said, _ = done.communicate(timeout=PATIENCE)
+    assert done.returncode == 0, said
+
+
+def _restore(server: EtcdServer, copy: Path) -> None:
+    """As an operator would."""
+    server.terminate()
+    shutil.rmtree(server.data)
+    _ctl(
+        server, "snapshot", "restore", str(copy), f"--data-dir={server.data}",
+        f"--name={server.name}", f"--initial-cluster={server.name}={server.peer_url}",
+        f"--initial-advertise-peer-urls={server.peer_url}",
+    )  # fmt: skip
+    server.launch()
+    server.wait_ready()
+
+
+@pytest.mark.req("R9", "law 2")
+def test_a_store_that_went_back_in_time(tmp_path: Path) -> None:
+    """Restored from a copy that has the lease of who waits, but neither its key nor the holder's.
+    It watched from a revision that was yet to come, or for the end of what had never been."""
+    with (
+        EtcdServer() as server,
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+        holdfast.connect(server.url) as others,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}", request_timeout=20) as locks,
+    ):
+        kept = locks.lock("kept", ttl=60).acquire()
+        others.latch("latch", 2).count_down()
+        _ctl(server, "snapshot", "save", str(tmp_path / "copy"))
+        held = [others.lock("lock", ttl=60).acquire(), others.semaphore("permits", 1).acquire()]
+        for _ in range(20):
+            with others.lock("further", ttl=60):
+                pass
+        served: set[str] = set()
+
+        def wait(number: int) -> None:
+            match number:
+                case 0:
+                    with locks.lock("lock", ttl=60, timeout=PATIENCE):
+                        served.add("lock")
+                case 1:
+                    with locks.semaphore("permits", 1, ttl=60, timeout=PATIENCE):
+                        served.add("permits")
+                case _:
+                    if locks.latch("latch", 2).wait(timeout=PATIENCE):
+                        served.add("latch")
+
+        threads = in_threads(3, wait)
+        backend: Any = locks._engine().backend
+        until(lambda: len(backend._hub._watches) == 3, "all watch")
+        until(lambda: all(one.begun for one in _prompt(backend)), "and etcd knows")
+        with proxy.hold(), proxy.pause_accept():  # they do not see that it is away
+            _restore(server, tmp_path / "copy")
+        with holdfast.connect(server.url) as after:
+            after.latch("latch", 2).count_down()
+            for thread in threads:
+                thread.join()
+        assert served == {"lock", "permits", "latch"}
+        assert kept is not None
+        assert all(held)
+
+
+def _prompt(backend: Any) -> list[Any]:
+    return [one for one in list(backend._hub._watches.values()) if one.prompt]
 
 
 @pytest.mark.req("B3", "law 4")
