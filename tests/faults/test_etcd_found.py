@@ -273,6 +273,19 @@ def test_keys_of_others_with_more_digits_than_python_reads(server: EtcdServer) -
             assert names(locks, "digits") == ["digits"]
 
 
+@pytest.mark.req("B1")
+def test_more_than_etcd_takes_at_once_is_no_outage(server: EtcdServer) -> None:
+    """It was `Unavailable`, and there was talk of compaction."""
+    with holdfast.connect(server.url) as locks, locks.lock("much", ttl=60) as lease:
+        for put in (
+            {f"k{n}": b"" for n in range(200)},
+            *({"k": b"x" * n} for n in (1 << 21, 3 << 20)),
+        ):
+            with pytest.raises(Misconfigured, match="more than etcd takes"):
+                lease.transact(put=put)
+        assert lease.transact(put={"k": b""})
+
+
 # -- waiting --------------------------------------------------------------------------------------
 
 

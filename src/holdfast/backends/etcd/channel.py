@@ -40,6 +40,7 @@ INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICAT
 REFUSALS = (INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION,
             UNIMPLEMENTED, UNAUTHENTICATED)  # fmt: skip
 """etcd says these before it does anything; but see `no_space`."""
+TOO_MUCH = ("too many operations", "request is too large", "larger than max")
 
 SHORTEST_TRY = 1.0
 """Where there are several endpoints, one that is silent is given half of the time there is, and at
@@ -309,6 +310,11 @@ def refusal(failure: Failure) -> Unavailable | Misconfigured:
         and ("auth" in text or "user name" in text)
     ):
         return Misconfigured(f"etcd does not let us in: {text}. Check the user and the password")
+    if any(sign in text for sign in TOO_MUCH):
+        return Misconfigured(
+            f"more than etcd takes at once: {text}. Its options --max-txn-ops and "
+            "--max-request-bytes say how much that is"
+        )
     if failure.code == RESOURCE_EXHAUSTED:
         return Unavailable(
             f"etcd refuses to write: {text}. If it is out of space, compact, defragment and "
