@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from holdfast.backends.etcd import EtcdBackend, answers
+from holdfast.backends.etcd import EtcdBackend, answers, asynchronous, blocking
 from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
@@ -587,6 +587,45 @@ def test_more_calls_than_the_server_allows_at_a_time() -> None:
         with holdfast.connect(server.url) as locks:
             leases = [locks.lock(f"n{n}").acquire() for n in range(3)]
             assert all(leases)
+
+
+@pytest.mark.req("law 2", "B3")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_connection_that_was_cut_silently_while_nobody_used_it(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    """As firewalls do. It had all the time there is, and the lock was `Unavailable`."""
+    for module in (blocking, asynchronous):
+        monkeypatch.setattr(module, "STALE", 0.0)
+    monkeypatch.setattr(blocking, "FRESH", 0.0)
+    url = f"etcd://{proxy.host}:{proxy.port}"
+
+    def cut() -> None:
+        for link in proxy.connections:
+            proxy.blackhole(only=link)
+
+    async def main() -> None:
+        async with aio.connect(url) as locks:
+            async with locks.lock("cut", ttl=60):
+                cut()
+            lease = await locks.lock("cut", ttl=60).acquire(timeout=5)
+            assert lease is not None
+            cut()  # and many at once do not ask for a sign of life each
+            proxy.forget()
+            leases = await asyncio.gather(*(locks.lock(f"cut {n}").acquire() for n in range(20)))
+            assert all(leases)
+            assert sum(frame.count(b"holdfast") for frame in proxy.frames("to_server")) < 5
+
+    if port == "aio":
+        asyncio.run(main())
+        return
+    with holdfast.connect(url) as locks:
+        with locks.lock("cut", ttl=60):
+            cut()
+        lease = locks.lock("cut", ttl=60).acquire(timeout=5)
+        assert lease is not None
+        cut()
+        assert lease.release()
 
 
 @pytest.fixture
