@@ -25,12 +25,12 @@ __all__ = ["GREETING", "SIGN", "STALE", "Address", "broken", "known", "turns", "
 GREETING = 1.0
 """How long is waited for the first word of a server that may be waiting for ours."""
 
+NO_PROOF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""Errors of TLS that only say that the connection ended: the server may have been restarted."""
+
 STALE, SIGN = 60.0, 1.0
 """After so many silent seconds a connection may have been forgotten by a firewall in between, which
 tells nobody: before it is used again a sign of life is asked for, and must come within so many."""
-
-NO_PROOF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""Errors of TLS that only say that the connection ended: the server may have been restarted."""
 
 Address = tuple[Any, ...]  # of socket.getaddrinfo
 
