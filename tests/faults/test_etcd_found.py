@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import shutil
 import socket
 import subprocess
 import threading
@@ -15,12 +17,12 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from holdfast.backends.etcd import EtcdBackend, answers
+from holdfast.backends.etcd import EtcdBackend, answers, asynchronous, blocking
 from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
-from holdfast.types import Claim, Grant, Lost, Released, Unknown
-from tests.faults.etcd import GuardedEtcd, b64
+from holdfast.types import Cell, CellConflict, Claim, Grant, Lost, Released, Unknown
+from tests.faults.etcd import PATIENCE, GuardedEtcd, b64, etcdctl
 from tests.servers import EtcdServer
 from tests.waiting import until
 
@@ -48,6 +50,12 @@ def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Threa
     for thread in threads:
         thread.start()
     return threads
+
+
+class Told:
+    def lost(self, owner: str, reason: str) -> None: ...
+
+    def certain_until(self, owner: str, moment: float) -> None: ...
 
 
 # -- ghosts ---------------------------------------------------------------------------------------
@@ -129,11 +137,6 @@ def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: Fault
     """The first request is late; the second took the lock; the key is deleted by hand and the
     holder told. Then the first one arrives, and nobody is there to hold what it puts."""
 
-    class Told:
-        def lost(self, owner: str, reason: str) -> None: ...
-
-        def certain_until(self, owner: str, moment: float) -> None: ...
-
     backend = EtcdBackend.from_url(parse(f"etcd://{proxy.host}:{proxy.port}/late"))
     port = ThreadPort()
     backend.open(port, Told())
@@ -161,6 +164,126 @@ def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: Fault
     assert not found.get("kvs")
     backend._channel._site, backend._channel._transport = site, transport
     drive(backend.close())
+
+
+# -- keeping --------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R21", "eviction", "law 5")
+@pytest.mark.parametrize("locks", [8, 250])
+def test_a_crowd_hears_of_an_eviction_though_others_keep_its_lease_alive(
+    server: EtcdServer, locks: int
+) -> None:
+    """Who had eight locks and took others now and then was never told: the keep-alive that goes
+    with an attempt passed for a look at the keys."""
+    backend = EtcdBackend.from_url(parse(server.url))
+    port, ahead = ThreadPort(), [0.0]
+    now = port.now
+    port.now = lambda: now() + ahead[0]
+    backend.open(port, Told())
+
+    def take(name: str, fixed: bool = False) -> Grant:
+        claim = Claim(name, secrets.token_hex(16), ttl=60, fixed=fixed)
+        grant = drive(backend.attempt(claim, True, port.now() + 5))
+        assert isinstance(grant, Grant)
+        return grant
+
+    crowd = [take(f"crowd{n}") for n in range(locks)]
+    assert drive(backend.evict("crowd3", port.now() + 5)) == 1
+    ahead[0] = 20.0
+    take("another", fixed=True)
+    results = drive(backend.renew(crowd, port.now() + 5))
+    assert [type(one) for one in results].count(Lost) == 1
+    assert isinstance(results[3], Lost)
+    # And all of them, each by its own name.
+    for n in range(locks):
+        drive(backend.evict(f"crowd{n}", port.now() + 5))
+    ahead[0] = 40.0
+    take("yet another", fixed=True)
+    results = drive(backend.renew(crowd, port.now() + 5))
+    assert {type(one) for one in results} == {Lost}
+    drive(backend.close())
+
+
+# -- what is left, and what others left ----------------------------------------------------------
+
+
+def _leases(server: EtcdServer) -> int:
+    return len(server.api("/v3/lease/leases").get("leases", []))
+
+
+@pytest.mark.req("B5", "law 4")
+def test_a_value_that_was_replaced_leaves_no_lease() -> None:
+    """Each count of a latch left one behind for as long as the latch is kept: a week."""
+    with EtcdServer() as server, holdfast.connect(server.url) as locks:
+        latch = locks.latch("latch", 100)
+        for _ in range(5):
+            latch.count_down()
+        assert _leases(server) == 1
+        mine = EtcdBackend.from_url(parse(server.url))
+        port = ThreadPort()
+        mine.open(port, Told())
+
+        def write(value: bytes | None, expect: int | None, fence: int | None) -> Any:
+            limit = port.now() + 5
+            return drive(
+                mine.cell_write("c", value, expect=expect, fence=fence, ttl=99, deadline=limit)
+            )
+
+        assert isinstance(write(b"1", 0, 7), Cell)
+        assert isinstance(write(b"2", 0, 7), CellConflict)  # another version
+        assert isinstance(write(b"2", None, 6), CellConflict)  # an older fence
+        assert _leases(server) == 2
+        assert isinstance(write(b"2", None, 8), Cell)
+        assert _leases(server) == 2
+        found = drive(mine.cell_read("c", port.now() + 5))
+        assert found is not None
+        assert found.value == b"2"
+        assert isinstance(write(None, None, 9), Cell)
+        assert _leases(server) == 1
+        drive(mine.close())
+
+
+@pytest.mark.req("R60")
+@pytest.mark.parametrize(
+    "value",
+    [b"[" * 100_000, b'{"at":1' + b"0" * 400 + b',"info":{}}', b'{"at":-1e999,"info":{}}', b"\xff"],
+)
+def test_values_of_others_under_a_name_of_ours(server: EtcdServer, value: bytes) -> None:
+    """Who wanted the lock got Python's own errors; or `ls --json` said Infinity."""
+    key = {"key": b64(b"others/hx-" + b"0" * 32)}
+    server.api("/v3/kv/put", {**key, "value": b64(value)})
+    with holdfast.connect(server.url) as locks:
+        assert locks.lock("others").acquire(blocking=False) is None
+        assert locks.lock("others").acquire(timeout=0.05) is None
+        (info,) = locks.inspect("others")
+        assert info.holders[0].since == 0.0
+    server.api("/v3/kv/deleterange", key)
+
+
+@pytest.mark.req("R60")
+def test_keys_of_others_with_more_digits_than_python_reads(server: EtcdServer) -> None:
+    key = {"key": b64(b"digits/hp" + b"9" * 5000 + b".1-" + b"0" * 32)}
+    server.api("/v3/kv/put", {**key, "value": b64(b"{}")})
+    with holdfast.connect(server.url) as locks:
+        assert locks.semaphore("digits", 3).acquire(blocking=False) is None
+        assert locks.lock("digits").locked()
+        assert locks.evict("digits") == 1
+        with locks.semaphore("digits", 10**30):  # and more permits than etcd counts
+            assert names(locks, "digits") == ["digits"]
+
+
+@pytest.mark.req("B1")
+def test_more_than_etcd_takes_at_once_is_no_outage(server: EtcdServer) -> None:
+    """It was `Unavailable`, and there was talk of compaction."""
+    with holdfast.connect(server.url) as locks, locks.lock("much", ttl=60) as lease:
+        for put in (
+            {f"k{n}": b"" for n in range(200)},
+            *({"k": b"x" * n} for n in (1 << 21, 3 << 20)),
+        ):
+            with pytest.raises(Misconfigured, match="more than etcd takes"):
+                lease.transact(put=put)
+        assert lease.transact(put={"k": b""})
 
 
 # -- waiting --------------------------------------------------------------------------------------
@@ -215,6 +338,75 @@ def test_the_loop_that_watches_breaks(
             assert served
             assert served[0] - begun < 3
     assert "unforeseen" in caplog.text
+
+
+def _ctl(server: EtcdServer, *args: str) -> None:
+    done = etcdctl(f"127.0.0.1:{server.port}", *args)
+    said, _ = done.communicate(timeout=PATIENCE)
+    assert done.returncode == 0, said
+
+
+def _restore(server: EtcdServer, copy: Path) -> None:
+    """As an operator would."""
+    server.terminate()
+    shutil.rmtree(server.data)
+    _ctl(
+        server, "snapshot", "restore", str(copy), f"--data-dir={server.data}",
+        f"--name={server.name}", f"--initial-cluster={server.name}={server.peer_url}",
+        f"--initial-advertise-peer-urls={server.peer_url}",
+    )  # fmt: skip
+    server.launch()
+    server.wait_ready()
+
+
+@pytest.mark.req("R9", "law 2")
+def test_a_store_that_went_back_in_time(tmp_path: Path) -> None:
+    """Restored from a copy that has the lease of who waits, but neither its key nor the holder's.
+    It watched from a revision that was yet to come, or for the end of what had never been."""
+    with (
+        EtcdServer() as server,
+        FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy,
+        holdfast.connect(server.url) as others,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}", request_timeout=20) as locks,
+    ):
+        kept = locks.lock("kept", ttl=60).acquire()
+        others.latch("latch", 2).count_down()
+        _ctl(server, "snapshot", "save", str(tmp_path / "copy"))
+        held = [others.lock("lock", ttl=60).acquire(), others.semaphore("permits", 1).acquire()]
+        for _ in range(20):
+            with others.lock("further", ttl=60):
+                pass
+        served: set[str] = set()
+
+        def wait(number: int) -> None:
+            match number:
+                case 0:
+                    with locks.lock("lock", ttl=60, timeout=PATIENCE):
+                        served.add("lock")
+                case 1:
+                    with locks.semaphore("permits", 1, ttl=60, timeout=PATIENCE):
+                        served.add("permits")
+                case _:
+                    if locks.latch("latch", 2).wait(timeout=PATIENCE):
+                        served.add("latch")
+
+        threads = in_threads(3, wait)
+        backend: Any = locks._engine().backend
+        until(lambda: len(backend._hub._watches) == 3, "all watch")
+        until(lambda: all(one.begun for one in _prompt(backend)), "and etcd knows")
+        with proxy.hold(), proxy.pause_accept():  # they do not see that it is away
+            _restore(server, tmp_path / "copy")
+        with holdfast.connect(server.url) as after:
+            after.latch("latch", 2).count_down()
+            for thread in threads:
+                thread.join()
+        assert served == {"lock", "permits", "latch"}
+        assert kept is not None
+        assert all(held)
+
+
+def _prompt(backend: Any) -> list[Any]:
+    return [one for one in list(backend._hub._watches.values()) if one.prompt]
 
 
 @pytest.mark.req("B3", "law 4")
@@ -301,6 +493,34 @@ def test_one_logs_in_for_all(port: str) -> None:
             assert _logins(proxy) <= 2
 
 
+@pytest.mark.req("R60")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_token_is_refused_and_the_lease_is_kept_alive_all_the_same(port: str) -> None:
+    """etcd keeps a lease alive for whoever asks. An attempt that asks for that, too, was half
+    refused: nobody logged in again, and it said that the password was wrong."""
+    with GuardedEtcd(settings={"bcrypt-cost": "4"}) as server:
+        server.enable([("READWRITE", b"locks/", b"locks0")])
+        url = f"etcd://holdfast:secret@127.0.0.1:{server.port}/locks"
+
+        async def main() -> None:
+            async with aio.connect(url) as locks:
+                lease = await locks.lock("a", ttl=60, renew=False).acquire()
+                server.restart()  # forgets its tokens
+                second = await locks.lock("b", ttl=60, renew=False).acquire()
+                assert lease is not None
+                assert second is not None
+
+        if port == "aio":
+            asyncio.run(main())
+        else:
+            with holdfast.connect(url) as locks:
+                lease = locks.lock("a", ttl=60, renew=False).acquire()
+                server.restart()
+                second = locks.lock("b", ttl=60, renew=False).acquire()
+                assert lease is not None
+                assert second is not None
+
+
 @pytest.mark.req("R60", "R9", "law 6")
 def test_a_stream_whose_token_ran_out(tmp_path: Path) -> None:
     """etcd takes no new watches on it, and says "permission denied". Who waits for permits asked
@@ -367,6 +587,45 @@ def test_more_calls_than_the_server_allows_at_a_time() -> None:
         with holdfast.connect(server.url) as locks:
             leases = [locks.lock(f"n{n}").acquire() for n in range(3)]
             assert all(leases)
+
+
+@pytest.mark.req("law 2", "B3")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_connection_that_was_cut_silently_while_nobody_used_it(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, port: str
+) -> None:
+    """As firewalls do. It had all the time there is, and the lock was `Unavailable`."""
+    for module in (blocking, asynchronous):
+        monkeypatch.setattr(module, "STALE", 0.0)
+    monkeypatch.setattr(blocking, "FRESH", 0.0)
+    url = f"etcd://{proxy.host}:{proxy.port}"
+
+    def cut() -> None:
+        for link in proxy.connections:
+            proxy.blackhole(only=link)
+
+    async def main() -> None:
+        async with aio.connect(url) as locks:
+            async with locks.lock("cut", ttl=60):
+                cut()
+            lease = await locks.lock("cut", ttl=60).acquire(timeout=5)
+            assert lease is not None
+            cut()  # and many at once do not ask for a sign of life each
+            proxy.forget()
+            leases = await asyncio.gather(*(locks.lock(f"cut {n}").acquire() for n in range(20)))
+            assert all(leases)
+            assert sum(frame.count(b"holdfast") for frame in proxy.frames("to_server")) < 5
+
+    if port == "aio":
+        asyncio.run(main())
+        return
+    with holdfast.connect(url) as locks:
+        with locks.lock("cut", ttl=60):
+            cut()
+        lease = locks.lock("cut", ttl=60).acquire(timeout=5)
+        assert lease is not None
+        cut()
+        assert lease.release()
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ class Client:
     """A backend that is asked by hand; its looks at the line are counted, and its glances at who is
     just before it."""
 
-    def __init__(self, server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.port = ThreadPort()
-        self.backend = EtcdBackend.from_url(parse(server.url))
+        self.backend = EtcdBackend.from_url(parse(url))
         self.backend.open(self.port, None)  # type: ignore[arg-type]
         self.looks = self.glances = 0
         book = self.backend._book
@@ -62,7 +62,7 @@ class Client:
 
 @pytest.fixture
 def client(server: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    client = Client(server, monkeypatch)
+    client = Client(server.url, monkeypatch)
     yield client
     drive(client.backend.close())
 
@@ -112,6 +112,33 @@ def test_a_busy_store_is_not_a_reason_to_look_again_and_again(
     assert grant is not None
     client.release(grant)
     assert (client.glances, client.looks) == (1, 1)
+
+
+@pytest.mark.req("R9", "law 6")
+def test_a_store_that_is_slow_is_not_asked_the_long_question(
+    server: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand who came at once had no answer to the short one within a second, and each had the
+    whole line read instead: the store was busy with that for as long as they waited."""
+    with FaultProxy(("127.0.0.1", server.port), framing="http2") as proxy:
+        client = Client(f"etcd://{proxy.host}:{proxy.port}", monkeypatch)
+        one, two = Claim("slow", "1" * 32, ttl=60), Claim("slow", "2" * 32, ttl=60)
+        held = client.attempt(one)
+        busy = client.attempt(two)
+        server.api("/v3/kv/put", {"key": "eA==", "value": "eA=="})
+        grants: list[Grant | None] = []
+        thread = threading.Thread(target=lambda: grants.append(client.wait(two, busy)))
+        with proxy.delay_request(1.5, matching=b"/etcdserverpb.KV/Range"):
+            thread.start()
+            until(lambda: client.glances, "it looks because the store has gone on")
+        assert client.looks == 0
+        client.release(held)
+        thread.join()
+        (grant,) = grants
+        assert grant is not None
+        client.release(grant)
+        assert (client.glances, client.looks) == (1, 1)
+        drive(client.backend.close())
 
 
 @pytest.mark.req("R9")

@@ -16,7 +16,7 @@ from holdfast import Misconfigured, Unavailable
 from holdfast.backends.etcd import EtcdBackend, answers, wire
 from holdfast.backends.etcd.asynchronous import AsyncTransport
 from holdfast.backends.etcd.blocking import BlockingStream, _Link
-from holdfast.backends.etcd.channel import Endpoint, Request
+from holdfast.backends.etcd.channel import PERMISSION_DENIED, Endpoint, Request
 from holdfast.backends.etcd.entry import Blocker, Entry
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2
 from holdfast.backends.etcd.hub import Watch
@@ -181,7 +181,7 @@ def _opened() -> tuple[EtcdBackend, ThreadPort]:
 
 
 LEASE = b"\x10\x05\x18\x1e"  # lease 5, for 30 s
-NO_ROOM_YET = b"\x0a\x02\x18\x09" + b"\x1a\x02\x0a\x00" * 4  # revision 9; nothing in any range
+NOTHING = b"\x0a\x02\x18\x09" + b"\x1a\x02\x0a\x00" * 4  # revision 9; nothing in any range
 TAKEN = b"\x0a\x02\x18\x0a\x10\x01\x1a\x02\x12\x00"  # revision 10; put
 
 
@@ -195,7 +195,7 @@ def test_a_claim_withdrawn_before_its_second_request(monkeypatch: pytest.MonkeyP
 
     async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
         asked.extend(method for method, _ in requests)
-        return [LEASE if method == wire.LEASE_GRANT else NO_ROOM_YET for method, _ in requests]
+        return [LEASE if method == wire.LEASE_GRANT else NOTHING for method, _ in requests]
 
     def written(claim: Claim) -> bytes:
         if wire.TXN in asked:  # about to ask again
@@ -245,7 +245,7 @@ def test_without_space_a_lock_is_given_back_though_no_tombstone_is_put(
 
     async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
         asked.append(requests[0][0])
-        return [replies.pop(0) if replies else NO_ROOM_YET]
+        return [replies.pop(0) if replies else NOTHING]
 
     monkeypatch.setattr(backend._channel, "ask", ask)
     assert isinstance(drive(backend.attempt(claim, True, port.now() + 5)), Unknown)
@@ -291,7 +291,12 @@ def test_validity_is_counted_from_before_the_request(monkeypatch: pytest.MonkeyP
     async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
         moments.append(port.now())
         time.sleep(0.1)
-        answers = {wire.LEASE_GRANT: LEASE, wire.KEEP_ALIVE: LEASE}
+        no_list = Failure(PERMISSION_DENIED, "of keys", applied=False)
+        answers: dict[str, bytes | Failure] = {
+            wire.LEASE_GRANT: LEASE,
+            wire.KEEP_ALIVE: LEASE,
+            wire.TIME_TO_LIVE: no_list,
+        }
         return [answers.get(method, TAKEN) for method, _ in requests]
 
     monkeypatch.setattr(backend._channel, "ask", ask)
@@ -447,8 +452,9 @@ def test_a_key_deleted_by_hand_is_missed(monkeypatch: pytest.MonkeyPatch) -> Non
             wire.LEASE_GRANT: LEASE,
             wire.KEEP_ALIVE: LEASE,
             wire.TIME_TO_LIVE: LEASE,  # and no keys
-            wire.RANGE: b"\x0a\x02\x18\x0b",  # nothing there
         }
+        if asked[-1] == wire.TXN and wire.TIME_TO_LIVE in asked:
+            return [NOTHING]
         return [answers.get(method, TAKEN) for method, _ in requests]
 
     monkeypatch.setattr(backend._channel, "ask", ask)
@@ -459,5 +465,5 @@ def test_a_key_deleted_by_hand_is_missed(monkeypatch: pytest.MonkeyPatch) -> Non
                                     port.now() + 5))  # fmt: skip
     assert isinstance(result, Lost)
     assert told == ["b" * 32]
-    assert asked.count(wire.RANGE) == 2
+    assert asked[-2:] == [wire.TIME_TO_LIVE, wire.TXN]  # both in one question
     assert not backend._book.entries

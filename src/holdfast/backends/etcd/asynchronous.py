@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.dial import GREETING, broken, known, turns, unreached
+from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, turns, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
 from holdfast.ports import clock
 
@@ -76,6 +76,23 @@ class _Link(asyncio.Protocol):
             finally:
                 timer.cancel()
         self.flush()
+
+    @property
+    def stale(self) -> bool:
+        return not self._handlers and clock.now() - self.heard >= STALE
+
+    async def lives(self, deadline: float) -> bool:
+        """Ask for a sign of life, one for all who want to know."""
+        if self._greeted is None or self._greeted.done():
+            self._greeted = asyncio.get_running_loop().create_future()
+            self.http.ping()
+            self.flush()
+        try:
+            async with asyncio.timeout(max(0.0, min(SIGN, deadline - clock.now()))):
+                await asyncio.shield(self._greeted)
+        except TimeoutError:
+            self.retire()
+        return not self.retired
 
     def _be_greeted(self) -> None:
         self._speaks = True
@@ -206,7 +223,7 @@ class AsyncTransport:
         self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
     ) -> list[bytes | Failure]:
         link = self._links.get(endpoint)
-        if link is None or link.retired:
+        if link is None or link.retired or (link.stale and not await link.lives(deadline)):
             connected = await self._shared(endpoint, deadline)
             if isinstance(connected, Failure):
                 return [connected] * len(calls)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.dial import GREETING, broken, known, turns, unreached
+from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, turns, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.ports import clock
 
@@ -103,22 +103,34 @@ class _Link:
         if hasattr(self, "sock"):  # an interrupted exchange drops it without a word
             self.sock.close()
 
-    @property
-    def usable(self) -> bool:
+    def usable(self, deadline: float) -> bool:
         """Whether it may be used once more."""
         if self.http.closing:
             return False
-        if clock.now() - self.used < FRESH:
+        idle = clock.now() - self.used
+        if idle < FRESH:
             return True
         try:
             self.sock.settimeout(0)
             while data := self.sock.recv(CHUNK):
                 self.http.receive(data)
         except (BlockingIOError, ssl.SSLWantReadError):
-            return not self.http.closing
+            return not self.http.closing and (idle < STALE or self._lives(deadline))
         except (OSError, HttpError):
             return False
         return False
+
+    def _lives(self, deadline: float) -> bool:
+        self.http.ping()
+        try:
+            self.sock.settimeout(min(SIGN, _left(deadline)))
+            self.sock.sendall(self.http.out)
+            self.http.out.clear()
+            data = self.sock.recv(CHUNK)
+            self.http.receive(data)
+        except (OSError, HttpError):
+            return False
+        return bool(data) and not self.http.closing
 
     def exchange(self, calls: Sequence[Block], deadline: float) -> list[bytes | Failure]:
         http, sock = self.http, self.sock
@@ -216,9 +228,10 @@ class BlockingTransport:
                 link = idle.pop()
             except IndexError:
                 break
-            if not link.usable:
+            if not link.usable(deadline):
                 link.close()
                 link = None
+                idle.clear()  # where one has gone the others have: not one after the other
         if link is None:
             connected = self._connect(endpoint, deadline)
             if isinstance(connected, Failure):

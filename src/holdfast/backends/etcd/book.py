@@ -26,8 +26,9 @@ NOT_OURS = "its key is gone from etcd: it expired, or somebody deleted or evicte
 TOO_LATE = "its time ran out before this was asked"
 REVOKED = "its etcd lease is gone: it expired, or somebody revoked it"
 
-GLANCE = 1.0
-"""Seconds for the answer to a short question, before the long one is asked."""
+GLANCE = 5.0
+"""Seconds for the answer to a short question, before the long one is asked. Not fewer than for that
+one: a store that is slow because many wait would have to read the whole line for each of them."""
 
 
 class Book:

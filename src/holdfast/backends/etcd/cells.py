@@ -2,7 +2,9 @@
 
 Contract: `core/backend.py`. Revisions of the whole store only grow, and so do versions, also over a
 deletion. The highest fence that wrote is a key of its own, which outlives the value; it is compared
-as eight bytes, in the same transaction that writes. A ttl is a lease for this value alone.
+as eight bytes, in the same transaction that writes. A ttl is a lease for this value alone: when
+another value takes its place it is revoked, for it would last, with nothing on it, as long as the
+value was to be kept.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ __all__ = ["Cells"]
 
 HEARTBEAT = 60.0
 """How often who waits for a cell looks by itself."""
+
+REVOKE = 1.0
+"""How long is waited for the answer to that."""
 
 LARGEST_FENCE = (1 << 64) - 1
 
@@ -55,32 +60,51 @@ class Cells:
         ttl: float | None,
         deadline: float,
     ) -> Cell | CellConflict | Unknown:
-        key, fence_key = self._keys.cell(name)
         lease = 0
         if value is not None and ttl is not None:
             lease = await self._lease(ttl, deadline)
+        result, spent = await self._write(name, value, expect, fence, lease, deadline)
+        if spent:
+            limit = min(deadline, self._port.now() + REVOKE)
+            await self._channel.ask(limit, (wire.LEASE_REVOKE, wire.lease_id(spent)))
+        if isinstance(result, Failure):
+            raise refusal(result)
+        return result
+
+    async def _write(
+        self,
+        name: str,
+        value: bytes | None,
+        expect: int | None,
+        fence: int | None,
+        lease: int,
+        deadline: float,
+    ) -> tuple[Cell | CellConflict | Unknown | Failure, int]:
+        """What became of it; and the lease on which no value hangs any more, or never did."""
+        key, fence_key = self._keys.cell(name)
         change = wire.op_delete(key) if value is None else wire.op_put(key, value, lease)
-        current = wire.op_get(wire.get(key))
+        before, current = wire.op_get(wire.get(key, keys_only=True)), wire.op_get(wire.get(key))
         compares = [] if expect is None else [wire.compare(key, MOD, EQUAL, expect)]
-        request = wire.txn(compares, _fenced(change, current, fence, fence_key), [current])
+        request = wire.txn(
+            compares, [before, *_fenced(change, current, fence, fence_key)], [current]
+        )
         (result,) = await self._channel.ask(deadline, (wire.TXN, request))
         if isinstance(result, Failure):
-            if result.applied is False:
-                raise refusal(result)
-            return Unknown(result.text)
+            return (Unknown(result.text), 0) if result.applied is None else (result, lease)
         answer = TxnAnswer.read(result)
         if not answer.succeeded:
-            return CellConflict(_cell(answer.ranged(0).kvs), "its version is another")
+            return CellConflict(_cell(answer.ranged(0).kvs), "its version is another"), lease
+        spent = sum(kv.lease for kv in answer.ranged(0).kvs)
         # One for no fence yet, and one for a fence that is not higher than ours.
-        for _ in range(0 if fence is None else 2):
-            inner = answer.answers[0]
+        inner = answer.answers[1]
+        for _ in range(2):
             if not isinstance(inner, TxnAnswer):
                 break
             if not inner.succeeded and isinstance(inner.answers[0], Ranged):
                 reason = "a newer fencing token has written before"
-                return CellConflict(_cell(inner.ranged(0).kvs), reason)
-            answer.answers = inner.answers
-        return Cell(value or b"", answer.revision)
+                return CellConflict(_cell(inner.ranged(0).kvs), reason), lease
+            inner = inner.answers[0]
+        return Cell(value or b"", answer.revision), spent
 
     async def _lease(self, ttl: float, deadline: float) -> int:
         seconds = max(1, math.ceil(ttl))

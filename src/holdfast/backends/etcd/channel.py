@@ -40,6 +40,7 @@ INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICAT
 REFUSALS = (INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION,
             UNIMPLEMENTED, UNAUTHENTICATED)  # fmt: skip
 """etcd says these before it does anything; but see `no_space`."""
+TOO_MUCH = ("too many operations", "request is too large", "larger than max")
 
 SHORTEST_TRY = 1.0
 """Where there are several endpoints, one that is silent is given half of the time there is, and at
@@ -139,11 +140,16 @@ class Channel:
         return block
 
     async def ask(self, deadline: float, *requests: Request) -> list[bytes | Failure]:
+        return await self._ask(deadline, requests, bool(self._site.user))
+
+    async def _ask(
+        self, deadline: float, requests: Sequence[Request], again: bool
+    ) -> list[bytes | Failure]:
+        """`again`: if the token is refused, log in and ask once more."""
         if self._site.user and not self._access[0]:
             failure = await self._log_in(b"", deadline)
             if failure is not None:
                 return [failure] * len(requests)
-        again = 1 if self._site.user else 0
         left = len(self._site.endpoints)
         while True:
             turn, token = self._turn, self._access[0]
@@ -152,20 +158,26 @@ class Channel:
             failure = next((one for one in results if isinstance(one, Failure)), None)
             if failure is None:
                 return results
+            without_effect = all(map(_without_effect, results))
+            results = [_judged(one) for one in results]
             if not _trouble(failure):
-                if again and _stale(failure) and all(map(_without_effect, results)):
-                    again -= 1
+                # Not all of them need be refused: etcd keeps a lease alive for whoever asks.
+                late = [n for n, one in enumerate(results) if again and _stale(one)]
+                if late:
                     failure = await self._log_in(token, deadline)
-                    if failure is None:
-                        continue
-                    return [failure] * len(requests)
-                return [_judged(one) for one in results]
+                    asked = [requests[n] for n in late]
+                    fresh = (
+                        await self._ask(deadline, asked, False)
+                        if failure is None
+                        else [failure] * len(late)
+                    )
+                    for n, answer in zip(late, fresh, strict=True):
+                        results[n] = answer
+                return results
             self._move_on(turn)
             left -= 1
-            if left <= 0 or self._port.now() >= deadline:
-                return [_judged(one) for one in results]
-            if not all(map(_without_effect, results)):
-                return [_judged(one) for one in results]
+            if left <= 0 or self._port.now() >= deadline or not without_effect:
+                return results
 
     async def open(self, method: str, deadline: float) -> Stream | Failure:
         """A stream to the first endpoint that can be reached."""
@@ -272,10 +284,12 @@ def _judged(result: bytes | Failure) -> bytes | Failure:
     return Failure(result.code, result.text, applied=False)
 
 
-def _stale(failure: Failure) -> bool:
+def _stale(result: bytes | Failure) -> bool:
     """The token is over, or somebody changed users and roles since it was made."""
+    if isinstance(result, bytes) or not _refused(result):
+        return False
     signs = ("auth store is old", "user name is empty")
-    return failure.code == UNAUTHENTICATED or any(sign in failure.text for sign in signs)
+    return result.code == UNAUTHENTICATED or any(sign in result.text for sign in signs)
 
 
 def refusal(failure: Failure) -> Unavailable | Misconfigured:
@@ -296,6 +310,11 @@ def refusal(failure: Failure) -> Unavailable | Misconfigured:
         and ("auth" in text or "user name" in text)
     ):
         return Misconfigured(f"etcd does not let us in: {text}. Check the user and the password")
+    if any(sign in text for sign in TOO_MUCH):
+        return Misconfigured(
+            f"more than etcd takes at once: {text}. Its options --max-txn-ops and "
+            "--max-request-bytes say how much that is"
+        )
     if failure.code == RESOURCE_EXHAUSTED:
         return Unavailable(
             f"etcd refuses to write: {text}. If it is out of space, compact, defragment and "

@@ -20,13 +20,17 @@ from typing import Any
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
 from holdfast.ports import clock
 
-__all__ = ["GREETING", "Address", "broken", "known", "turns", "unreached"]
+__all__ = ["GREETING", "SIGN", "STALE", "Address", "broken", "known", "turns", "unreached"]
 
 GREETING = 1.0
 """How long is waited for the first word of a server that may be waiting for ours."""
 
 NO_PROOF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """Errors of TLS that only say that the connection ended: the server may have been restarted."""
+
+STALE, SIGN = 60.0, 1.0
+"""After so many silent seconds a connection may have been forgotten by a firewall in between, which
+tells nobody: before it is used again a sign of life is asked for, and must come within so many."""
 
 Address = tuple[Any, ...]  # of socket.getaddrinfo
 

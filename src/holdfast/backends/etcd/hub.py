@@ -234,12 +234,21 @@ class Hub:
         elif watch is not None and answer.reached:
             watch.since = answer.reached + 1
             watch.call(answer.gone)
-        elif watch is not None and watch.prompt and answer.created and not watch.begun:
-            watch.begun = True
-            if answer.created >= watch.since:
-                watch.since = answer.created + 1
-                watch.behind = True
-                watch.call(None)
+        elif watch is not None and answer.created:
+            _begins(watch, answer.created)
+
+
+def _begins(watch: Watch, revision: int) -> None:
+    """The store, at this revision, watches from now on."""
+    if watch.prompt and not watch.begun:
+        watch.begun = True
+        if revision + 1 != watch.since:  # it has gone on; or back, see below
+            watch.since = revision + 1
+            watch.behind = True
+            watch.call(None)
+    elif revision + 1 < watch.since:
+        # It was restored from a copy, and tells nothing until it has come so far again.
+        watch.call(None)
 
 
 async def _farewell() -> None:

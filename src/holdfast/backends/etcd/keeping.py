@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.backends.etcd import wire
-from holdfast.backends.etcd.answers import LeaseAnswer, Ranged
+from holdfast.backends.etcd.answers import LeaseAnswer, TxnAnswer
 from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
 from holdfast.backends.etcd.channel import Request
 from holdfast.backends.etcd.entry import Entry
@@ -23,7 +23,10 @@ __all__ = ["renew"]
 
 CROWD, FRESH = 8, 1 / 4
 """So many claims or more, taken at different times, are due in parts: those that come when less
-than this part of the ttl has passed since the last keep-alive live by that one."""
+than this part of the ttl has passed since the last list of keys live by that one. (A keep-alive
+alone, which who waits and who comes also send, shows nobody's key.)"""
+TOGETHER = 100
+"""Keys in one question: etcd takes 128 operations by default."""
 
 
 async def renew(
@@ -40,7 +43,7 @@ async def renew(
     kept: dict[int, bool | None] = {}
     alive: list[Session] = []
     for session in sessions.values():
-        if len(grants) >= CROWD and sent - session.sent < session.ttl * FRESH:
+        if len(grants) >= CROWD and sent - session.checked < session.ttl * FRESH:
             kept[session.id] = True  # by those of the crowd that came just before
         elif book.sessions.alive(session):
             alive.append(session)
@@ -65,6 +68,10 @@ async def renew(
         if entry.held and entry.since < sent
     ]
     gone = await _gone(book, missing, deadline)
+    unsure = {entry.session for entry, found in gone.items() if isinstance(found, Failure)}
+    for session in alive:
+        if session.id in keys and kept[session.id] and session not in unsure:
+            session.checked = sent
     due = {grant.claim.owner for grant in grants}
     for entry in missing:
         if entry.claim.owner not in due and gone[entry] is True:
@@ -78,12 +85,21 @@ async def _gone(
     """Another member than the one that granted may have made the list: ask for the truth."""
     if not missing:
         return {}
-    requests = [(wire.RANGE, wire.get(entry.key, keys_only=True)) for entry in missing]
+    parts = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
+    requests = [(wire.TXN, wire.txn([], [_get(one) for one in part], [])) for part in parts]
     results = await ask_again(book.channel, book.port, deadline, *requests)
-    return {
-        entry: result if isinstance(result, Failure) else not Ranged.read(result).kvs
-        for entry, result in zip(missing, results, strict=True)
-    }
+    gone: dict[Entry, bool | Failure] = {}
+    for part, result in zip(parts, results, strict=True):
+        if isinstance(result, Failure):
+            gone |= dict.fromkeys(part, result)
+        else:
+            answer = TxnAnswer.read(result)
+            gone |= {entry: not answer.ranged(n).kvs for n, entry in enumerate(part)}
+    return gone
+
+
+def _get(entry: Entry) -> bytes:
+    return wire.op_get(wire.get(entry.key, keys_only=True))
 
 
 async def _renewed(

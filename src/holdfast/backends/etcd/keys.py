@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ __all__ = ["Described", "Keys", "Lineman", "Values", "described", "holders", "li
 CELL, FENCE, GONE = b"%cell/", b"%fence/", b"%gone/"
 RESERVED = tuple(part.decode()[:-1] for part in (CELL, FENCE, GONE))
 
-_suffix = re.compile(rb"h(x|s|p([1-9]\d*)\.([1-9]\d*))-([0-9a-f]{32})")
+_suffix = re.compile(rb"h(x|s|p([1-9]\d{0,999})\.([1-9]\d{0,999}))-([0-9a-f]{32})")
 _encoded = re.compile(rb"(?:[^/%]|%2F|%25)*")
 
 
@@ -172,6 +173,7 @@ def described(value: bytes) -> Described:
         found: Any = json.loads(value)
         info = {str(key): str(text) for key, text in found["info"].items()}
         # The only use of the wall clock: an operator wants to know since when.
-        return Described(info, max(0.0, time.time() - float(found["at"])), "fixed" in found)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        since = time.time() - float(found["at"])
+        return Described(info, since if 0.0 < since < math.inf else 0.0, "fixed" in found)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return Described({}, 0.0, False)

@@ -41,7 +41,7 @@ BEAT = 1 / 3
 
 
 class Session:
-    __slots__ = ("beats", "dead", "entries", "id", "key", "sent", "ttl", "until")
+    __slots__ = ("beats", "checked", "dead", "entries", "id", "key", "sent", "ttl", "until")
 
     def __init__(self, key: int, lease: int, ttl: int, sent: float, port: Port) -> None:
         self.key = key  # the ttl that was asked for
@@ -49,6 +49,7 @@ class Session:
         self.ttl = ttl
         self.sent = sent  # when the last answered request for more time was sent
         self.until = valid_until(sent, ttl)
+        self.checked = sent  # when all keys of those who hold were last seen to be there
         self.entries: dict[str, Entry] = {}
         self.dead = ""  # why
         self.beats = Together[bool | None](port)
