@@ -717,3 +717,56 @@ def test_a_wait_that_fails_now_and_then_is_not_as_silent_as_it_was_long(
         with client.lock("x", timeout=20):
             pass
         assert len(failed) == 3
+
+
+@pytest.mark.req("law 5", "asyncio task cancelled")
+def test_a_keeper_that_is_cancelled_before_its_first_step_says_farewell() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            told = asyncio.Event()
+            lease = await locks.lock("x", ttl=60, on_lost=lambda loss: told.set()).acquire()
+            assert lease is not None
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.wait_for(told.wait(), 10)
+            assert not lease.held
+            async with locks.lock("x", ttl=0.4) as again:
+                await asyncio.sleep(1.0)
+                assert again.held  # by another keeper
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+def test_an_interrupt_while_the_keeper_is_started_makes_no_second_one(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was made, and had not begun: it did not look alive, and another was started."""
+    start: Any = threading._start_new_thread  # type: ignore[attr-defined]
+    made: list[threading.Thread] = []
+    go = threading.Event()
+
+    def struck(function: Any, arguments: Any, *more: Any) -> Any:
+        if made:
+            return start(function, arguments, *more)
+        made.append(function.__self__)
+
+        def late(*arguments: Any) -> None:
+            go.wait(10)
+            function(*arguments)
+
+        start(late, arguments, *more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "_start_new_thread", struck)
+    with pytest.raises(KeyboardInterrupt):
+        locks.lock("x").acquire()
+    with locks.lock("x") as lease:
+        go.set()
+        until(lambda: made[0].ident is not None, "it begins")
+        made[0].join(10)
+        assert not made[0].is_alive()
+        assert lease.held
+    keeper = locks._current.keeper._task
+    assert keeper is not None
+    assert keeper.alive
