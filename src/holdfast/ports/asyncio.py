@@ -97,14 +97,10 @@ class AsyncioTask:
         self._port.soon(self._start)  # a finaliser may ask for it from another thread
 
     def _start(self) -> None:
-        self._run(self._body)
-        assert self._task is not None
-        self._task.add_done_callback(self._ended)
-
-    def _run(self, main: Main) -> None:
         # An empty context: the task must not live on in whatever request happened to start it.
         loop = self._port.loop()
-        self._task = loop.create_task(main(), name=self._name, context=contextvars.Context())
+        self._task = loop.create_task(self._body(), name=self._name, context=contextvars.Context())
+        self._task.add_done_callback(self._ended)
 
     async def _body(self) -> None:
         self._begun = True
@@ -115,9 +111,8 @@ class AsyncioTask:
             raise
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not self._begun:  # cancelled before its first step: its `except` saw nothing of it
-            self._begun = True
-            self._run(self._farewell)
+        if not self._begun:  # cancelled before its first step: nothing of it saw that
+            self._start()
 
     @property
     def alive(self) -> bool:
