@@ -181,6 +181,29 @@ def test_daemon_threads_are_granted_nothing_on_the_way_out(again: str) -> None:
 
 
 @pytest.mark.req("interpreter exits holding a lock")
+def test_who_asks_while_the_interpreter_exits_is_told() -> None:
+    """A handler that was registered before us runs after our farewell: it was taken for a daemon
+    thread, which asks for nothing any more, and slept for a day."""
+    result = run_python(
+        """
+        import atexit
+        def late():
+            try:
+                locks.lock("y").acquire()
+            except holdfast.HoldfastError as error:
+                print(type(error).__name__)
+        atexit.register(late)
+        import holdfast
+        locks = holdfast.connect("memory://exit")
+        lock = locks.lock("x", ttl=1000)
+        lock.acquire()
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "Closed\n"
+
+
+@pytest.mark.req("interpreter exits holding a lock")
 def test_asyncio_run_ends_without_a_closed_client() -> None:
     result = run_python(
         """

@@ -717,3 +717,292 @@ def test_a_wait_that_fails_now_and_then_is_not_as_silent_as_it_was_long(
         with client.lock("x", timeout=20):
             pass
         assert len(failed) == 3
+
+
+class Struck(dict[str, Any]):
+    """Ctrl-C just after the first thing was taken from it."""
+
+    armed = True
+
+    def pop(self, *arguments: Any) -> Any:
+        taken = super().pop(*arguments)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return taken
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+def test_a_close_that_is_interrupted_leaves_nobody_believing(locks: holdfast.Locks) -> None:
+    """The keeper took the hold from its table, and Ctrl-C struck before it had written down why:
+    the second close gave the lock back, and its holder went on believing in it."""
+    told = threading.Event()
+    lease = locks.lock("x", ttl=60, on_lost=lambda loss: told.set()).acquire()
+    assert lease is not None
+    keeper = locks._current.keeper
+    keeper._holds = Struck(keeper._holds)
+    with pytest.raises(KeyboardInterrupt):
+        locks.close()
+    assert not lease.held
+    assert told.wait(10)
+    locks.close()
+    assert store_of(locks).inspect("", False) == []
+    assert lease.release() is False
+
+
+@pytest.mark.req("B3", "law 5", "KeyboardInterrupt at any line")
+def test_a_look_that_is_interrupted_tells_of_the_loss_all_the_same(locks: holdfast.Locks) -> None:
+    """The holder's own look noticed that its time was over, and Ctrl-C struck there."""
+    told = threading.Event()
+    lease = locks.lock("x", ttl=60, on_lost=lambda loss: told.set()).acquire()
+    assert lease is not None
+    keeper = locks._current.keeper
+    keeper._holds = Struck(keeper._holds)
+    lease._hold.until = now()
+    with pytest.raises(KeyboardInterrupt):
+        lease.lost.is_set()
+    assert told.wait(10)
+    assert lease.lost.wait(5) is True
+    assert lease.release() is False
+    until(lambda: keeper.idle, "it is given back")
+
+
+@pytest.mark.req("law 5", "R3")
+def test_a_release_while_the_loss_is_written_down_says_that_it_was_lost(
+    locks: holdfast.Locks,
+) -> None:
+    """The keeper had taken the hold from its table, and another thread released it before the
+    keeper could write down that it was lost: `release` said True, and `with` raised nothing."""
+    lease = locks.lock("x", ttl=60).acquire()
+    assert lease is not None
+    taken, go = threading.Event(), threading.Event()
+
+    class Slow(dict[str, Any]):
+        def pop(self, *arguments: Any) -> Any:
+            hold = super().pop(*arguments)
+            if threading.current_thread() is loser:
+                taken.set()
+                go.wait(10)
+            return hold
+
+    keeper = locks._current.keeper
+    keeper._holds = Slow(keeper._holds)
+    said: list[bool] = []
+    loser = threading.Thread(target=lambda: keeper.lose(lease._hold, "gone", gone=True))
+    releaser = threading.Thread(target=lambda: said.append(lease.release()))
+    loser.start()
+    assert taken.wait(10)
+    releaser.start()
+    releaser.join(0.2)
+    go.set()
+    loser.join(10)
+    releaser.join(10)
+    assert said == [False]
+
+
+@pytest.mark.req("R4", "R12")
+def test_a_lost_lease_does_not_have_the_next_one_forgotten(locks: holdfast.Locks) -> None:
+    """While the keeper forgot a lost hold, its thread took the lock anew; the keeper then forgot
+    that one, and the thread, entering again, waited for itself."""
+    lock = locks.lock("x", ttl=60, reentrant=True)
+    old = lock.acquire()
+    assert old is not None
+    engine = locks._current
+    looked, go = threading.Event(), threading.Event()
+
+    class Slow(dict[Any, Any]):
+        def get(self, *arguments: Any) -> Any:
+            found = super().get(*arguments)
+            if threading.current_thread() is loser:
+                looked.set()
+                go.wait(0.5)  # who takes it anew must not be kept waiting for long
+            return found
+
+    assert old._hold.entry is not None
+    entry = Slow(old._hold.entry)
+    old._hold.entry = engine.reentry._by_context[engine.port.context()] = entry
+    old._hold.until = now()  # it ran out, here and in the store
+    locks.evict("x")
+    loser = threading.Thread(target=engine.check_deadline, args=(old._hold,))
+    loser.start()
+    assert looked.wait(10)
+    new = lock.acquire(timeout=10)
+    go.set()
+    loser.join(10)
+    assert new is not None
+    assert new.held
+    assert lock.acquire(timeout=0) is not None
+
+
+@pytest.mark.req("R4")
+def test_a_callback_that_comes_with_the_loss_has_no_other_called_twice(
+    locks: holdfast.Locks,
+) -> None:
+    lease = locks.lock("x", ttl=60).acquire()
+    assert lease is not None
+    calls: list[str] = []
+    lease.on_lost(lambda loss: calls.append("first"))
+    hold, keeper = lease._hold, locks._current.keeper
+
+    class Late(list[Any]):
+        def lose(self) -> None:
+            if not hold.end:
+                keeper.lose(hold, "gone", gone=True)
+
+        def __iter__(self) -> Iterator[Any]:
+            before = list.__iter__(self)
+            self.lose()
+            return before
+
+        def append(self, item: Any) -> None:
+            self.lose()
+            super().append(item)
+
+    hold.callbacks = Late(hold.callbacks)
+    lease.on_lost(lambda loss: calls.append("second"))
+    until(lambda: "second" in calls, "it is told")
+    time.sleep(0.1)
+    assert sorted(calls) == ["first", "second"]
+
+
+@pytest.mark.req("R4", "R12")
+def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfast.Locks) -> None:
+    lock = locks.lock("x", ttl=60, reentrant=True)
+    outer, inner = lock.acquire(), lock.acquire()
+    assert outer is not None
+    assert inner is not None
+    inner.on_lost(lambda loss: None)
+    hold, told = outer._hold, threading.Event()
+
+    class Late(list[Any]):
+        armed = True
+
+        def __iter__(self) -> Iterator[Any]:
+            before = iter(self[:])
+            if self.armed:
+                self.armed = False
+                outer.on_lost(lambda loss: told.set())  # by another thread, in fact
+            return before
+
+    hold.callbacks = Late(hold.callbacks)
+    inner.release()
+    locks._current.keeper.lose(hold, "gone", gone=True)
+    assert told.wait(10)
+
+
+@pytest.mark.req("law 5", "asyncio task cancelled")
+def test_what_is_taken_while_a_cancelled_keeper_says_farewell_is_kept() -> None:
+    """The old keeper was still alive, so no new one was started; then it ended."""
+
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            backend: Any = locks._current.backend
+            old = await locks.lock("old", ttl=60).acquire()
+            assert old is not None
+            await asyncio.sleep(0.05)
+            withdraw, asked, go = backend.withdraw, asyncio.Event(), asyncio.Event()
+
+            async def slow(*arguments: Any) -> Any:
+                asked.set()
+                await go.wait()
+                return await withdraw(*arguments)
+
+            backend.withdraw = slow
+            for task in asyncio.all_tasks():
+                if task.get_name() == "holdfast-keeper":
+                    task.cancel()
+            await asked.wait()
+            async with locks.lock("new", ttl=0.4) as lease:
+                go.set()
+                await asyncio.sleep(1.0)
+                assert lease.held  # renewed
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("R1", "law 3", "asyncio task cancelled")
+def test_a_grant_that_a_cancelled_keeper_withdrew_on_its_way_is_not_believed() -> None:
+    """Its farewell withdraws what is being asked for; who asked was not cancelled, and believed the
+    answer that had been given before: two held."""
+
+    async def main() -> None:
+        name = url()
+        async with aio.connect(name) as locks, aio.connect(name) as other:
+            backend: Any = locks._current.backend
+            async with locks.lock("begun"):
+                pass
+            attempt, granted, go = backend.attempt, asyncio.Event(), asyncio.Event()
+
+            async def slow(*arguments: Any) -> Any:
+                answer = await attempt(*arguments)
+                granted.set()
+                await go.wait()
+                return answer
+
+            backend.attempt = slow
+            taking = asyncio.create_task(locks.lock("x", ttl=60).acquire())
+            await granted.wait()
+            keepers = [t for t in asyncio.all_tasks() if t.get_name() == "holdfast-keeper"]
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.wait(keepers)
+            rival = await other.lock("x", ttl=60).acquire(timeout=10)
+            assert rival is not None
+            go.set()
+            await asyncio.sleep(0.2)
+            assert rival.held
+            assert not taking.done()  # it stands in line
+            await rival.release()
+            lease = await taking
+            assert lease is not None
+            assert lease.held
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("law 5", "asyncio task cancelled")
+def test_a_keeper_that_is_cancelled_before_its_first_step_begins_all_the_same() -> None:
+    async def main() -> None:
+        async with aio.connect(url()) as locks, locks.lock("x", ttl=0.4) as lease:
+            keepers = [t for t in asyncio.all_tasks() if t.get_name() == "holdfast-keeper"]
+            assert len(keepers) == 1
+            keepers[0].cancel()
+            await asyncio.sleep(1.0)
+            assert lease.held  # renewed
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("B3", "KeyboardInterrupt at any line")
+def test_an_interrupt_while_the_keeper_is_started_makes_no_second_one(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was made, and had not begun: it did not look alive, and another was started."""
+    start: Any = threading._start_new_thread  # type: ignore[attr-defined]
+    made: list[threading.Thread] = []
+    go = threading.Event()
+
+    def struck(function: Any, arguments: Any, *more: Any) -> Any:
+        if made:
+            return start(function, arguments, *more)
+        made.append(function.__self__)
+
+        def late(*arguments: Any) -> None:
+            go.wait(10)
+            function(*arguments)
+
+        start(late, arguments, *more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "_start_new_thread", struck)
+    with pytest.raises(KeyboardInterrupt):
+        locks.lock("x").acquire()
+    with locks.lock("x") as lease:
+        go.set()
+        until(lambda: made[0].ident is not None, "it begins")
+        made[0].join(10)
+        assert not made[0].is_alive()
+        assert lease.held
+    keeper = locks._current.keeper._task
+    assert keeper is not None
+    assert keeper.alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.waiting import until
 
 import holdfast
+from holdfast import Unavailable, aio
 from holdfast.core.acquire import Acquisition, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.ports.thread import drive
@@ -144,3 +146,31 @@ def test_who_was_given_up_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
             drive(member.run(True, -1.0))
         assert locks.inspect() == []
         assert not engine.keeper._claims or engine.keeper.owed
+
+
+@pytest.mark.req("R11", "asyncio task cancelled")
+def test_who_waits_is_told_when_those_who_stand_in_line_are_cancelled() -> None:
+    """Somebody cancelled all other tasks: nobody stood in line any more, and who waited did so for
+    ever, however free the stripes were."""
+
+    async def main() -> None:
+        async with aio.connect("memory://stripes-cancelled") as locks:
+            stripes = locks.stripes("s", 2)
+            held = [await stripes.any().acquire() for _ in range(2)]
+            waiter = asyncio.create_task(stripes.any().acquire())
+            await asyncio.sleep(0.05)
+            standing = [t for t in asyncio.all_tasks() if t.get_name() == "holdfast-stripe"]
+            assert len(standing) == 2
+            standing[0].cancel()
+            await asyncio.sleep(0.05)
+            assert not waiter.done()  # the other line may do better
+            standing[1].cancel()
+            with pytest.raises(Unavailable, match="cancelled"):
+                await asyncio.wait_for(waiter, 10)
+            for lease in held:
+                assert lease is not None
+                await lease.release()
+            async with stripes.any():
+                pass
+
+    asyncio.run(main())

@@ -143,9 +143,10 @@ class Engine:
             )
         if hold.grant.claim.mode is Mode.SHARED:
             return
-        hold.forget()  # to be entered again as a writer
-        hold.claim = replace(hold.claim, mode=Mode.SHARED)
-        self.reentry.reads(hold, self.port.context())
+        with self.port.mutex():
+            hold.forget()  # to be entered again as a writer
+            hold.claim = replace(hold.claim, mode=Mode.SHARED)
+            self.reentry.reads(hold, self.port.context())
         limit = min(self.port.now() + self.request_timeout, hold.until)
         try:
             result = await backend.downgrade(hold.grant, limit)
@@ -294,9 +295,10 @@ class Acquisition:
         return True
 
     async def refuse(self) -> None:
-        """The client was closed. Or the interpreter exits: then this is a daemon thread, which
-        asks for nothing any more, and need not be told."""
-        if self.engine.keeper.exiting:
+        """The client was closed. Or the interpreter exits: a daemon thread asks for nothing any
+        more then, and need not be told; who exits is, as it may come here from a handler."""
+        exiting = self.engine.keeper.exiting
+        if exiting is not None and exiting is not self.engine.port.context():
             await self.engine.port.sleep(DAY)
         if self.given_up:
             raise GivenUp
@@ -326,7 +328,7 @@ class Acquisition:
         except HoldfastError:  # refused before anything was asked of the store: nothing is owed
             engine.keeper.settle(self.claim)
             raise
-        if isinstance(result, Grant) and port.now() < result.until:
+        if isinstance(result, Grant) and self.usable(result):
             outcome: Hold | Busy = self.hold(result, sent)
         elif isinstance(result, Busy) and not blocking:
             engine.keeper.settle(self.claim)
@@ -337,6 +339,10 @@ class Acquisition:
             await self.refuse()
         return outcome
 
+    def usable(self, grant: Grant) -> bool:
+        """Not if it was over when it came, or withdrawn while it was on its way."""
+        return self.engine.port.now() < grant.until and self.engine.keeper.wants(self.claim)
+
     def hold(self, grant: Grant, sent: float) -> Hold:
         engine, want = self.engine, self.want
         port = engine.port
@@ -344,11 +350,13 @@ class Acquisition:
         if want.on_lost is not None:
             hold.listen(self, want.on_lost)
         engine.keeper.add(hold, sent)
-        if want.reentrant:
-            hold.shares = [self]
-            engine.reentry.remember(hold, port.context())
-        if want.mode is Mode.SHARED:
-            engine.reentry.reads(hold, port.context())
+        if want.reentrant or want.mode is Mode.SHARED:
+            with port.mutex():
+                if want.reentrant:
+                    hold.shares = [self]
+                    engine.reentry.remember(hold, port.context())
+                if want.mode is Mode.SHARED:
+                    engine.reentry.reads(hold, port.context())
         return hold
 
     def _check_upgrade(self) -> None:

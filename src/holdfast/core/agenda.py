@@ -9,11 +9,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from holdfast.core.hold import Hold
+from holdfast.core.lease import Lose, Renew, Sleep
 
-__all__ = ["Agenda"]
+__all__ = ["TICK", "Agenda"]
+
+TICK = 1.0
+"""The keeper looks at least this often while it has anything to keep (law 1: timers are late)."""
+
+TOGETHER = 0.2
+"""What is due in this part of an interval is renewed together: twice what they are spread over."""
 
 
 class Agenda:
@@ -40,6 +48,31 @@ class Agenda:
             due, _, hold = heapq.heappop(self._heap)
             if not hold.end and hold.hint == due:
                 yield hold
+
+    def due(self, now: float, ready: deque[Hold]) -> list[tuple[Hold, str]]:
+        """What is over now, and why; what is due for renewal is put in `ready`."""
+        over: list[tuple[Hold, str]] = []
+        soon = math.inf
+        for hold in self.until(now):
+            match hold.step(now):
+                case Renew():
+                    ready.append(hold)
+                    soon = min(soon, TICK, TOGETHER * (hold.renew_every or TICK))
+                    self.put(hold, hold.until)  # while it waits for its turn (law 5)
+                case Lose(reason):
+                    over.append((hold, reason))
+                case Sleep(moment):
+                    self.put(hold, moment)
+        if soon < math.inf:
+            self._take_along(now + soon, ready)
+        return over
+
+    def _take_along(self, slack: float, ready: deque[Hold]) -> None:
+        """What would be due for renewal soon goes with the others: one batch, not many (law 6)."""
+        for hold in list(self.until(slack)):
+            if hold.hint != hold.until and hold.renew_at <= slack:
+                ready.append(hold)
+            self.put(hold, hold.due if hold.due > slack else hold.until)
 
     def next(self) -> float:
         """When to look again; never, if there is nothing."""

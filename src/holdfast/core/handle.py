@@ -124,7 +124,10 @@ class Handle:
     def detach(self) -> None:
         """The thread or task that took it has it no longer: another may. Needed for reentrant
         locks, and if the one that passes on a shared lease will ask to write."""
-        self._hold.forget()
+        hold, port = self._hold, self._engine.port
+        if hold.incarnation == port.incarnation():  # else the mutex may be one of the parent's
+            with port.mutex():
+                hold.forget()
 
     def txn_guard(self) -> TxnGuard:
         """The comparison that makes a transaction of yours in the same store take effect only while

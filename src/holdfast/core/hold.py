@@ -68,48 +68,47 @@ class Hold(LeaseState):
         self.shares: list[object] | None = None  # re-entrant: one for each lease still standing
         self.entry: dict[tuple[str, Mode], Hold] | None = None  # where `Reentry` finds it
         self.reads: list[Hold] | None = None  # what its thread or task reads, this among them
-        self.guards: list[GuardRef] | None = None  # its leases, and the `with` statements inside
-        self.callbacks: list[tuple[object, Callback]] | None = None
+        # Several threads change these, by single operations of a list, which are atomic.
+        self.guards: list[GuardRef] = []  # its leases, and the `with` statements inside
+        self.callbacks: list[tuple[object, Callback]] = []
         self.ended: Event | None = None  # made when somebody waits for it
         self.together: tuple[Hold, ...] = ()  # with itself, if it is one of several
 
     def listen(self, share: object, callback: Callback) -> None:
-        self.callbacks = [*(self.callbacks or ()), (share, callback)]
+        self.callbacks.append((share, callback))
 
     def watch(self, guard: Any, share: object, gone: Callable[[GuardRef], Any]) -> None:
         """Have `gone` called if the guard disappears while its share still stands here."""
         ref = GuardRef(guard, gone)
         ref.hold, ref.share = self, share
-        self.guards = [*(self.guards or ()), ref]
+        self.guards.append(ref)
 
     def leave(self, share: object) -> bool:
         """Take one lease's share away; True when others still stand on this hold."""
         if self.shares is None:
             return False
-        try:
-            self.shares.remove(share)
-        except ValueError:  # it had left before
-            pass
+        _discard(self.shares, share)
         if not self.shares:
             return False
-        if self.guards:
-            self.guards = [ref for ref in self.guards if ref.share is not share]
-        if self.callbacks:
-            self.callbacks = [pair for pair in self.callbacks if pair[0] is not share]
+        for ref in [ref for ref in self.guards if ref.share is share]:
+            _discard(self.guards, ref)
+        for pair in [pair for pair in self.callbacks if pair[0] is share]:
+            _discard(self.callbacks, pair)
         ended, self.ended = self.ended, None
         if ended is not None:
             ended.set()  # who waits on this lease looks again
         return True
 
     def forget(self) -> None:
-        """No longer to be entered again: it has ended, or was detached from its thread or task."""
+        """No longer to be entered again: it has ended, or was detached from its thread or task.
+        Under the port's mutex, as what it undoes: its thread may take the name anew meanwhile."""
         entry, self.entry = self.entry, None
         key = self.claim.name, self.claim.mode
         if entry is not None and entry.get(key) is self:
             entry.pop(key, None)
         reads, self.reads = self.reads, None
-        if reads is not None and self in reads:
-            reads.remove(self)
+        if reads is not None:
+            _discard(reads, self)
 
     @property
     def lost(self) -> bool:
@@ -134,7 +133,18 @@ class Hold(LeaseState):
         """Wake who waits for the end and, if it is a loss, call who asked to be called."""
         if self.ended is not None:
             self.ended.set()
-        callbacks, self.callbacks = self.callbacks, None
-        if callbacks and self.lost:
-            for _, callback in callbacks:
+        while self.callbacks:
+            try:
+                callback = self.callbacks.pop(0)[1]
+            except IndexError:  # another thread announces it, too
+                return
+            if self.lost:
                 port.call(callback, self.loss())
+
+
+def _discard(items: list[Any], item: object) -> None:
+    """Another thread may have done it."""
+    try:
+        items.remove(item)
+    except ValueError:
+        pass

@@ -6,9 +6,9 @@ be trusted is lost at its local deadline, even if every connection hangs: each c
 is bounded by one tick) and 6 (one batched renewal per interval).
 
 Hazards: `begin`, `add`, `end`, `drop`, `abandon` and `owe` run in the user's thread, in finalisers
-and in exception handlers. They use only single dict operations, which are atomic, and wait for
-nobody: a finaliser may interrupt the very code it calls into. Whoever pops an owner from `_holds`
-ends that hold; so it ends once, however many threads race for it.
+and in exception handlers. They use single dict operations, which are atomic, and the mutex for a
+few lines, which a finaliser may enter again. Whoever takes an owner from `_holds` ends that hold,
+once, however many threads race for it; and writes down why before that: Ctrl-C may strike between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from holdfast.core.agenda import Agenda
+from holdfast.core.agenda import TICK, Agenda
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
 from holdfast.core.hold import RELEASED, GuardRef, Hold
-from holdfast.core.lease import Lose, Renew, Sleep
 from holdfast.core.port import Port, Task
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Lost, Released, Renewed, Unknown
@@ -31,14 +30,8 @@ __all__ = ["BATCH", "TICK", "Keeper"]
 
 log = logging.getLogger("holdfast")
 
-TICK = 1.0
-"""The loop looks at least this often while it has anything to keep (law 1: timers may be late)."""
-
 BATCH = 1000
 """At most so many renewals in one call of the backend."""
-
-TOGETHER = 0.2
-"""What is due in this part of an interval is renewed together: twice what they are spread over."""
 
 
 class Keeper:
@@ -59,7 +52,7 @@ class Keeper:
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
         self._starting = self._stopping = self._retired = False
-        self.exiting = False  # the interpreter does: what began now would stay behind
+        self.exiting: object = None  # who exits the interpreter: what began now would stay behind
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
 
@@ -69,6 +62,10 @@ class Keeper:
 
     def begun(self, claim: Claim) -> bool:
         return claim.owner in self._claims
+
+    def wants(self, claim: Claim) -> bool:
+        """Whether it was neither withdrawn meanwhile, nor is about to be."""
+        return claim.owner in self._claims and claim.owner not in self._owed
 
     def settle(self, claim: Claim) -> None:
         """The store is known to have nothing of this claim any more."""
@@ -90,14 +87,15 @@ class Keeper:
     def end(self, hold: Hold, reason: str) -> bool:
         """End this hold; False if somebody else did before. The caller announces and cleans up."""
         owner = hold.claim.owner
-        if self._holds.pop(owner, None) is None:
-            return False
-        hold.end = reason
-        self._fresh.pop(owner, None)
-        hold.guards = None
-        if hold.entry is not None or hold.reads is not None:
+        with self._port.mutex():
+            if owner not in self._holds:
+                return False
+            hold.end = hold.end or reason
+            self._holds.pop(owner, None)
+            self._fresh.pop(owner, None)
+            hold.guards.clear()
             hold.forget()
-        return True
+            return True
 
     def leave(self, hold: Hold, share: object) -> bool:
         """Take one lease away from the hold; True if that ended it, and the store must be told.
@@ -114,13 +112,27 @@ class Keeper:
         for each in hold.together or (hold,):
             self.leave(each, share)
             if each.claim.owner not in self._holds:  # it has ended, or half ended
-                each.end, each.guards = each.end or RELEASED, None
-                each.forget()
-                each.announce(self._port)
-                self.owe(each.claim)
+                self._finish(each)
 
     def lose(self, hold: Hold, reason: str, *, gone: bool, level: int = logging.WARNING) -> None:
         """The lease is lost; `gone` says that the store said so, else it is told to forget."""
+        try:
+            self._lose(hold, reason, gone, level)
+        except BaseException:  # Ctrl-C in the user's own look: nobody else would tell of it
+            for each in hold.together or (hold,):
+                self.end(each, reason)
+                self._finish(each)
+            raise
+
+    def _finish(self, hold: Hold) -> None:
+        """What is to be done about a hold that has ended, if it was interrupted anywhere."""
+        with self._port.mutex():
+            hold.guards.clear()
+            hold.forget()
+        hold.announce(self._port)
+        self.owe(hold.claim)
+
+    def _lose(self, hold: Hold, reason: str, gone: bool, level: int) -> None:
         if not self.end(hold, reason):
             return
         log.log(level, "lease of %r lost: %s", hold.claim.name, reason)
@@ -275,26 +287,8 @@ class Keeper:
             except KeyError:  # released meanwhile
                 break
             self._agenda.put(fresh, fresh.due)
-        soon = math.inf
-        for hold in self._agenda.until(now):
-            match hold.step(now):
-                case Renew():
-                    self._ready.append(hold)
-                    soon = min(soon, TICK, TOGETHER * (hold.renew_every or TICK))
-                    self._agenda.put(hold, hold.until)  # while it waits for its turn (law 5)
-                case Lose(reason):
-                    self.lose(hold, reason, gone=False)
-                case Sleep(moment):
-                    self._agenda.put(hold, moment)
-        if soon < math.inf:
-            self._take_along(now + soon)
-
-    def _take_along(self, slack: float) -> None:
-        """What would be due for renewal soon goes with the others: one batch, not many (law 6)."""
-        for hold in list(self._agenda.until(slack)):
-            if hold.hint != hold.until and hold.renew_at <= slack:
-                self._ready.append(hold)
-            self._agenda.put(hold, hold.due if hold.due > slack else hold.until)
+        for hold, reason in self._agenda.due(now, self._ready):
+            self.lose(hold, reason, gone=False)
 
     async def _renew(self) -> None:
         """One batch, and then the loop looks at all deadlines again."""
@@ -377,10 +371,16 @@ class Keeper:
 
     async def _farewell(self) -> None:
         """The interpreter exits, or the event loop ends, and nobody closed the client."""
-        self.exiting = not self._port.asynchronous
-        for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
-            await self._port.sleep(0)
-        await self._give_back(self._port.now() + 2 * TICK)
+        port = self._port
+        self.exiting = None if port.asynchronous else port.context()
+        try:
+            for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
+                await port.sleep(0)
+            await self._give_back(port.now() + 2 * TICK)
+        finally:
+            if self._holds and not self.exiting:  # taken meanwhile: it was not the loop's end
+                self._task = None
+                self._start()
 
     async def _give_back(self, deadline: float) -> None:
         for hold in list(self._holds.values()):  # told first, before anybody else can have it

@@ -58,10 +58,12 @@ class Waiting:
         port = engine.port
         while True:
             if isinstance(result, Grant):
-                if port.now() < result.until:
+                if acquisition.usable(result):
                     return acquisition.hold(result, sent)
+                over = port.now() >= result.until
                 await self._begin_again()
-                self._count_expired()
+                if over:
+                    self._count_expired()
             elif isinstance(result, Buried):
                 await self._begin_again()
             elif isinstance(result, Busy):

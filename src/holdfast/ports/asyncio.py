@@ -82,13 +82,15 @@ def _done(waiter: asyncio.Future[None]) -> None:
 
 
 class AsyncioTask:
-    __slots__ = ("_body", "_name", "_port", "_task")
+    __slots__ = ("_begun", "_farewell", "_main", "_name", "_port", "_task")
 
-    def __init__(self, port: AsyncioPort, body: Main, name: str) -> None:
+    def __init__(self, port: AsyncioPort, main: Main, farewell: Main, name: str) -> None:
         self._port = port
-        self._body = body
+        self._main = main
+        self._farewell = farewell
         self._name = name
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
 
     def start(self) -> None:
         self._port.loop()
@@ -98,10 +100,23 @@ class AsyncioTask:
         # An empty context: the task must not live on in whatever request happened to start it.
         loop = self._port.loop()
         self._task = loop.create_task(self._body(), name=self._name, context=contextvars.Context())
+        self._task.add_done_callback(self._ended)
+
+    async def _body(self) -> None:
+        self._begun = True
+        try:
+            await self._main()
+        except asyncio.CancelledError:
+            await self._farewell()
+            raise
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self._begun:  # cancelled before its first step: nothing of it saw that
+            self._start()
 
     @property
     def alive(self) -> bool:
-        return self._task is None or not self._task.done()
+        return self._task is None or not self._begun or not self._task.done()
 
     async def join(self, deadline: float) -> bool:
         task = self._task
@@ -167,14 +182,7 @@ class AsyncioPort:
             return None
 
     def task(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
-        async def body() -> None:
-            try:
-                await main()
-            except asyncio.CancelledError:
-                await farewell()
-                raise
-
-        return AsyncioTask(self, body, name)
+        return AsyncioTask(self, main, farewell, name)
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         def run() -> None:

@@ -86,29 +86,37 @@ class ThreadEvent:
 
 
 class ThreadTask:
-    __slots__ = ("_farewell", "_thread")
+    """Hazard: Ctrl-C in `Thread.start` leaves a thread that will run and does not look alive yet.
+    So who is first, it or who calls it off, takes `_turn`: it is alive, or never runs."""
+
+    __slots__ = ("_called_off", "_farewell", "_thread", "_turn")
 
     def __init__(self, main: Main, farewell: Main, name: str) -> None:
         def body() -> None:
             try:
-                drive(main())
+                if self._turn.acquire(blocking=False):
+                    drive(main())
             finally:
                 _farewells.pop(id(self), None)
 
         self._thread = threading.Thread(target=body, name=name, daemon=True)
         self._farewell = farewell
+        self._turn = _thread.allocate_lock()
+        self._called_off = False
 
     def start(self) -> None:
         _farewells[id(self)] = clock.incarnation(), self._farewell
         try:
             self._thread.start()
-        except RuntimeError:
-            _farewells.pop(id(self), None)
+        except BaseException:  # the interpreter is exiting, or Ctrl-C
+            self._called_off = self._turn.acquire(blocking=False)
+            if self._called_off:
+                _farewells.pop(id(self), None)
             raise
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._called_off
 
     async def join(self, deadline: float) -> bool:
         if self._thread.is_alive() and self._thread is not threading.current_thread():

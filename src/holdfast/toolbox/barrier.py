@@ -289,8 +289,9 @@ class Party:
             sent_on = self.generation = now.generation  # we may be in it from here on
             return replace(now, arrived=arrived).data(), arrival
 
-        arrival, plan.last = await change(self.engine, plan.cell, step, plan.keep, plan.last)
-        return arrival, plan.last
+        arrival, cell = await change(self.engine, plan.cell, step, plan.keep, plan.last)
+        plan.last = cell  # other threads write there too: only a guess, from here on
+        return arrival, cell
 
     def _verdict(self, arrival: Arrival, cell: Cell | None) -> int:
         if arrival.what == MET:
@@ -361,8 +362,9 @@ class Party:
                 return None, None
             return replace(now, broken=why).data(), None
 
-        _, plan.last = await change(self.engine, plan.cell, step, plan.keep)
-        return plan.last
+        _, cell = await change(self.engine, plan.cell, step, plan.keep)
+        plan.last = cell
+        return cell
 
     async def leave(self) -> None:
         """Tell the others that they wait in vain. If that fails too, or our client was closed and

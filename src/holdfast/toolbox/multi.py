@@ -154,6 +154,8 @@ class MultiAcquisition:
         engine.check_deadline(taken[0])
         if any(hold.end for hold in taken):  # looked at after joining: so who loses one sees all
             return False
+        if not all(engine.keeper.wants(hold.claim) for hold in taken):  # withdrawn on their way
+            return False
         if want.renew_every is None and not await self._fixed(taken, whole):
             return False
         if want.on_lost is not None:

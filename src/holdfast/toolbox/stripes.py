@@ -32,7 +32,7 @@ from holdfast.core.acquire import Acquisition, Engine, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.core.port import Task
-from holdfast.errors import HoldfastError, LeaseLost, Misconfigured
+from holdfast.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.types import Busy, Released, Unknown
 
 __all__ = ["AnyAcquisition", "Lines", "checked_count", "index_of", "stripe_name"]
@@ -153,8 +153,9 @@ class Lines:
             member.abandon()
             self._failed(place, error)
             return None
-        except BaseException:
+        except BaseException:  # the task was cancelled, though perhaps not who waits
             member.abandon()
+            self._failed(place, Unavailable("who stood in line for this was cancelled"))
             raise
         assert isinstance(outcome, Hold), "it waits for ever"
         return outcome

@@ -227,3 +227,39 @@ def test_the_last_to_arrive_does_not_meet_the_dead(
 def test_ids_of_all_parties_fit_in_a_cell() -> None:
     full = ["0" * 16] * barrier.MOST
     assert len(State(barrier.MOST, 2**40, full, "x" * 100, full, "t" * 64).data()) < 65536
+
+
+@pytest.mark.req("R14")
+def test_parties_of_one_object_do_not_take_one_anothers_sight_for_their_own(
+    locks: holdfast.Locks,
+) -> None:
+    """Two threads arrive by one object. The first was stopped before it had kept what it saw, and
+    kept it between the second's keeping and looking: the second did not find itself there, and
+    said that the barrier was broken."""
+
+    class Shared(barrier.Plan):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "last" and value is not None and len(seen) < 2:
+                if not seen or value.version != seen[0].version:
+                    seen.append(value)
+                value = seen[0]  # the other thread's, which is older
+            super().__setattr__(name, value)
+
+    seen: list[Cell] = []
+    engine = locks._engine()
+    capabilities = engine.backend.capabilities
+    plan = barrier.plan("b", 3, capabilities, 60.0, -1.0, 60.0, None)
+    shared = Shared(plan.name, plan.parties, plan.want, plan.keep)
+    numbers: list[int] = []
+
+    def arrive() -> None:
+        numbers.append(drive(barrier.Party(engine, shared).run(20.0)))
+
+    parties = [threading.Thread(target=arrive) for _ in range(3)]
+    for number, party in enumerate(parties):
+        party.start()
+        if number < 2:
+            until(lambda: len(seen) == number + 1, "it has arrived")  # noqa: B023
+    for party in parties:
+        party.join(20)
+    assert sorted(numbers) == [0, 1, 2]
