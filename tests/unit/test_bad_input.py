@@ -46,6 +46,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "renew 0": (lambda c: c.lock("x", renew=0), "renew=0 must be a positive"),
     "renew as long as the ttl": (lambda c: c.lock("x", ttl=3, renew=3), "not shorter than ttl=3"),
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
+    "permits 2**31": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),

@@ -33,9 +33,17 @@ __all__ = ["MySQLBackend"]
 
 PORT = 3306
 
+EVERY_ROW = (1 << 64) - 1
+# What the server's own settings must not decide. With `sql_select_limit` a line is read in part;
+# with `completion_type` a COMMIT begins the next transaction, in which a hold is not committed; in
+# `sql_mode` ORACLE a BEGIN is another statement.
 GREETING: tuple[Statement, ...] = (
     ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
-    ("SET SESSION time_zone = '+00:00', autocommit = 1", ()),
+    (
+        "SET SESSION time_zone = '+00:00', autocommit = 1, completion_type = 0,"
+        f" sql_select_limit = {EVERY_ROW}, sql_big_selects = 1, sql_mode = 'STRICT_TRANS_TABLES'",
+        (),
+    ),
     ("SELECT CONNECTION_ID(), DATABASE()", ()),
 )
 # What only a lock needs that lives as long as its connection. PROCESSLIST makes a temporary table
