@@ -334,3 +334,47 @@ def test_what_is_no_mysql_is_unavailable(port: str, monkeypatch: pytest.MonkeyPa
         ground = Ground(port, driver(address, monkeypatch))
         with pytest.raises(Gone):
             ground.run(ground.session())
+
+
+def test_tables_that_are_missed_by_another_thread_meanwhile(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between sending a session's settings and reading the answer, in which no version is then."""
+    with holdfast.connect(server.url) as here:
+        with here.lock("x"):
+            pass
+        desk: Any = here._current.backend
+        desk = desk._desk
+        session = drive(desk.connect(now() + LONG))
+        batch = session.batch
+
+        async def noticed(*asked: Any) -> Any:
+            results = await batch(*asked)
+            desk._ready = False
+            return results
+
+        monkeypatch.setattr(session, "batch", noticed)
+        drive(desk._prepare(session, now() + LONG))
+        assert "patience" in session.settings
+        session.close()
+        with here.lock("x"):
+            pass
+
+
+@pytest.mark.req("R7")
+def test_a_column_that_is_missing_is_said_to_be(server: SqlServer) -> None:
+    """At once, and not after asking again and again."""
+    url = f"{server.url}?table=altered"
+    table = "holdfast.altered" if isinstance(server, MariaDBServer) else "altered"
+    with holdfast.connect(url) as here, here.lock("x"):
+        pass
+    try:
+        server.query(f"ALTER TABLE {table} DROP COLUMN info")
+        with holdfast.connect(url, request_timeout=LONG) as here:
+            begun = now()
+            with pytest.raises(holdfast.Misconfigured, match="not as holdfast makes them"):
+                here.lock("x").acquire()
+            assert now() - begun < LONG
+    finally:
+        for part in ("", "_claims", "_cells", "_meta"):
+            server.query(f"DROP TABLE {table}{part}")

@@ -106,6 +106,12 @@ BAD_URLS: dict[str, tuple[str, str]] = {
     "port for memory": ("memory://x:1", "have no port"),
     "bad port": ("memory://x:999999", "is no port"),
     "password with a slash": ("memory://u:se/cret@h", "@ after its host"),
+    "NUL in a password": ("postgresql://u:se%00cret@h/db", "a NUL in it"),
+    "unknown sslmode": ("postgresql://h/db?sslmode=on", "choose from disable, allow"),
+    "unknown kind of host": (
+        "postgresql://h/db?target_session_attrs=master",
+        "choose from any, read-write",
+    ),
     "a login for each host": ("memory://u:secret@a,v:secret@b", "one user and password for all"),
 }
 
