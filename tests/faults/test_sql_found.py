@@ -378,3 +378,31 @@ def test_a_column_that_is_missing_is_said_to_be(server: SqlServer) -> None:
     finally:
         for part in ("", "_claims", "_cells", "_meta"):
             server.query(f"DROP TABLE {table}{part}")
+
+
+@pytest.mark.req("law 3", "R3")
+@pytest.mark.parametrize("strategy", ["advisory", "for-update"])
+def test_who_ends_its_own_session_ends_no_other_that_has_its_number_now(
+    mariadb_server: MariaDBServer, strategy: str
+) -> None:
+    """A server that was restarted counts from the beginning, and by its unix socket all come from
+    the same address."""
+    socket_file = mariadb_server.query("SELECT @@socket")
+    mariadb_server.query("GRANT ALL ON *.* TO root@localhost")
+    url = f"mysql://root@/holdfast?strategy={strategy}&socket={socket_file}"
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        first, second = here.lock("first", ttl=LONG).acquire(), there.lock("second").acquire()
+        assert first is not None
+        assert second is not None
+        mine: Any = here._current.backend
+        theirs: Any = there._current.backend
+        session = next(iter(mine._records.values())).session
+        other = next(iter(theirs._records.values())).session
+        number, session.number = session.number, other.number
+        drive(mine._ended(session, now() + 2))
+        assert second.renew() > 0
+        session.number = number
+        assert drive(mine._ended(session, now() + LONG)) is True
+        with there.lock("first", timeout=LONG):
+            pass
+        assert second.release() is True

@@ -8,6 +8,7 @@ Contract: no I/O, except that certificates are read from their files.
 
 from __future__ import annotations
 
+import secrets
 import ssl
 from typing import Any
 
@@ -17,11 +18,11 @@ from pymysql.constants import CLIENT
 
 from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.mysql.loops import LoopSession
-from holdfast.backends.mysql.speech import AdvisorySpeech, ForUpdateSpeech
+from holdfast.backends.mysql.speech import MARK, AdvisorySpeech, ForUpdateSpeech
 from holdfast.backends.mysql.threads import ThreadSession
 from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
-from holdfast.backends.sql.session import Session, Statement
+from holdfast.backends.sql.session import Refused, Session, Statement
 from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.backends.sql.url import BOUND, OPTIONS, build
 from holdfast.backends.url import Option, Url
@@ -168,7 +169,22 @@ class _Driver:
             _, cluster, host = answers
             session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
             session.mark = host.rows[0][0]
+            if ":" not in session.mark:  # by a unix socket, where all have the same address
+                await _mark(session, deadline)
         return session
+
+
+async def _mark(session: Session, deadline: float) -> None:
+    """A named lock tells it from all others, as long as it lives."""
+    mark = MARK + secrets.token_hex(16)
+    try:
+        await session.run("SELECT GET_LOCK(%s, 0)", (mark,), deadline)
+    except Refused:  # Galera has none
+        return
+    except BaseException:
+        session.close()
+        raise
+    session.mark = mark
 
 
 def _tls(values: dict[str, Any]) -> ssl.SSLContext:
