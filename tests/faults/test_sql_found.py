@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from holdfast.backends.sql.session import Full, Gone
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.testing import FaultProxy
-from tests.faults.sql import Ground, driver
+from tests.faults.sql import PORTS, Ground, driver
 from tests.faults.test_sql_bound import LONG, Acquiring, waits
 from tests.servers import MariaDBServer, PostgresServer
 from tests.servers.home import HOST
@@ -234,3 +235,174 @@ def test_a_lease_that_is_ended_twice_takes_no_other_along(
         assert second[0].held
         assert there.lock("second").acquire(timeout=0) is None
         assert second[0].release() is True
+
+
+SETTINGS = {
+    "sql_select_limit": ("1", "DEFAULT"),
+    "completion_type": ("1", "DEFAULT"),
+    "sql_mode": ("'ORACLE'", "DEFAULT"),
+    "max_join_size": ("1", "DEFAULT"),
+}
+
+
+@pytest.mark.req("R1", "R10")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_mysql_was_told_to_do_for_everybody_does_not_touch_us(
+    mariadb_server: MariaDBServer, setting: str
+) -> None:
+    """A line that was read in part let a writer in beside readers; and a COMMIT that begins the
+    next transaction left a hold uncommitted."""
+    url = f"{mariadb_server.url}?max_connections=1"
+    value, usual = SETTINGS[setting]
+    mariadb_server.query(f"SET GLOBAL {setting} = {value}")
+    try:
+        with holdfast.connect(url) as here, holdfast.connect(url) as there:
+            readers = [here.rwlock("x").read().acquire() for _ in range(4)]
+            for reader in readers[:2]:
+                assert reader is not None
+                reader.release()
+            assert there.rwlock("x").write().acquire(timeout=0) is None
+            with here.lock("committed"):
+                held = "SELECT COUNT(*) FROM holdfast.holdfast WHERE name = 'committed'"
+                assert mariadb_server.query(f"{held} AND owner <> ''") == "1"
+    finally:
+        mariadb_server.query(f"SET GLOBAL {setting} = {usual}")
+
+
+@pytest.mark.req("R1", "R20")
+@pytest.mark.parametrize("output", ["escape", "hex"])
+def test_bytes_are_read_however_postgresql_writes_them(
+    postgres_server: PostgresServer, output: str
+) -> None:
+    postgres_server.query(f"ALTER ROLE postgres SET bytea_output = {output}")
+    try:
+        with holdfast.connect(postgres_server.url) as here:
+            name = "a\\b\0\x7f é"
+            with here.rwlock(name).read() as first, here.rwlock(name).read():
+                first.renew()
+                assert [len(lock.holders) for lock in here.inspect(name)] == [2]
+                assert here.inspect(name)[0].name == name
+                assert here.rwlock(name).write().acquire(timeout=0) is None
+    finally:
+        postgres_server.query("ALTER ROLE postgres RESET bytea_output")
+
+
+@pytest.mark.req("R7", "B7")
+@pytest.mark.parametrize("info", ["garbage", "[1]", "null", '{"host":{}}', "\xff"])
+def test_what_somebody_else_wrote_about_a_holder_is_in_nobodys_way(
+    server: SqlServer, info: str
+) -> None:
+    mysql = isinstance(server, MariaDBServer)
+    text = info.encode("latin-1").hex()
+    value = f"x'{text}'" if mysql else f"'\\x{text}'::bytea"
+    table = "holdfast.holdfast" if mysql else "holdfast"
+    with holdfast.connect(server.url) as here, holdfast.connect(server.url) as there:
+        with here.lock("x", ttl=LONG):
+            server.query(f"UPDATE {table} SET info = {value} WHERE name = 'x'")
+            assert there.lock("x").acquire(timeout=0) is None
+            assert len(there.inspect("x")[0].holders) == 1
+            waiter = Acquiring(there.lock("x"))
+            until(lambda: bool(here.inspect("x")[0].waiters), "it never stood in line")
+        assert waiter.result().release() is True
+
+
+@pytest.mark.req("R1")
+def test_a_claim_of_a_mode_that_nobody_knows_excludes_all_others(server: SqlServer) -> None:
+    claims = "holdfast.holdfast_claims" if isinstance(server, MariaDBServer) else "holdfast_claims"
+    with holdfast.connect(server.url) as here, holdfast.connect(server.url) as there:
+        with here.rwlock("x", ttl=LONG).read():
+            for mode in (7, -1):
+                server.query(f"UPDATE {claims} SET mode = {mode} WHERE name = 'x'")
+                assert there.rwlock("x").read().acquire(timeout=0) is None
+                assert there.semaphore("x", 5).acquire(timeout=0) is None
+                assert len(there.inspect("x")[0].holders) == 1
+        with there.rwlock("x").write():
+            pass
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_what_is_no_mysql_is_unavailable(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what PyMySQL cannot make head or tail of."""
+    with socket.create_server((HOST, 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(b"\0" * 1000)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"mysql://app@{HOST}:{listening.getsockname()[1]}/holdfast"
+        ground = Ground(port, driver(address, monkeypatch))
+        with pytest.raises(Gone):
+            ground.run(ground.session())
+
+
+def test_tables_that_are_missed_by_another_thread_meanwhile(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between sending a session's settings and reading the answer, in which no version is then."""
+    with holdfast.connect(server.url) as here:
+        with here.lock("x"):
+            pass
+        desk: Any = here._current.backend
+        desk = desk._desk
+        session = drive(desk.connect(now() + LONG))
+        batch = session.batch
+
+        async def noticed(*asked: Any) -> Any:
+            results = await batch(*asked)
+            desk._ready = False
+            return results
+
+        monkeypatch.setattr(session, "batch", noticed)
+        drive(desk._prepare(session, now() + LONG))
+        assert "patience" in session.settings
+        session.close()
+        with here.lock("x"):
+            pass
+
+
+@pytest.mark.req("R7")
+def test_a_column_that_is_missing_is_said_to_be(server: SqlServer) -> None:
+    """At once, and not after asking again and again."""
+    url = f"{server.url}?table=altered"
+    table = "holdfast.altered" if isinstance(server, MariaDBServer) else "altered"
+    with holdfast.connect(url) as here, here.lock("x"):
+        pass
+    try:
+        server.query(f"ALTER TABLE {table} DROP COLUMN info")
+        with holdfast.connect(url, request_timeout=LONG) as here:
+            begun = now()
+            with pytest.raises(holdfast.Misconfigured, match="not as holdfast makes them"):
+                here.lock("x").acquire()
+            assert now() - begun < LONG
+    finally:
+        for part in ("", "_claims", "_cells", "_meta"):
+            server.query(f"DROP TABLE {table}{part}")
+
+
+@pytest.mark.req("law 3", "R3")
+@pytest.mark.parametrize("strategy", ["advisory", "for-update"])
+def test_who_ends_its_own_session_ends_no_other_that_has_its_number_now(
+    mariadb_server: MariaDBServer, strategy: str
+) -> None:
+    """A server that was restarted counts from the beginning, and by its unix socket all come from
+    the same address."""
+    socket_file = mariadb_server.query("SELECT @@socket")
+    mariadb_server.query("GRANT ALL ON *.* TO root@localhost")
+    url = f"mysql://root@/holdfast?strategy={strategy}&socket={socket_file}"
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        first, second = here.lock("first", ttl=LONG).acquire(), there.lock("second").acquire()
+        assert first is not None
+        assert second is not None
+        mine: Any = here._current.backend
+        theirs: Any = there._current.backend
+        session = next(iter(mine._records.values())).session
+        other = next(iter(theirs._records.values())).session
+        number, session.number = session.number, other.number
+        drive(mine._ended(session, now() + 2))
+        assert second.renew() > 0
+        session.number = number
+        assert drive(mine._ended(session, now() + LONG)) is True
+        with there.lock("first", timeout=LONG):
+            pass
+        assert second.release() is True

@@ -46,6 +46,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "renew 0": (lambda c: c.lock("x", renew=0), "renew=0 must be a positive"),
     "renew as long as the ttl": (lambda c: c.lock("x", ttl=3, renew=3), "not shorter than ttl=3"),
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
+    "permits 2**31": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
@@ -105,6 +106,12 @@ BAD_URLS: dict[str, tuple[str, str]] = {
     "port for memory": ("memory://x:1", "have no port"),
     "bad port": ("memory://x:999999", "is no port"),
     "password with a slash": ("memory://u:se/cret@h", "@ after its host"),
+    "NUL in a password": ("postgresql://u:se%00cret@h/db", "a NUL in it"),
+    "unknown sslmode": ("postgresql://h/db?sslmode=on", "choose from disable, allow"),
+    "unknown kind of host": (
+        "postgresql://h/db?target_session_attrs=master",
+        "choose from any, read-write",
+    ),
     "a login for each host": ("memory://u:secret@a,v:secret@b", "one user and password for all"),
 }
 

@@ -12,9 +12,9 @@ import math
 import os
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-__all__ = ["Tombstones", "info_text", "not_for_children", "public_id", "shown"]
+__all__ = ["Tombstones", "info_of", "info_text", "not_for_children", "public_id", "shown"]
 
 
 class Connection(Protocol):
@@ -46,6 +46,18 @@ os.register_at_fork(after_in_child=_forked)
 def info_text(info: Mapping[str, str]) -> str:
     """What a claim says about itself, as a store keeps it."""
     return json.dumps(dict(info), ensure_ascii=False, separators=(",", ":"))
+
+
+def info_of(text: bytes) -> Mapping[str, str]:
+    """The same read again: nothing, if somebody else has written there."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    pairs = cast(dict[str, object], found)
+    return {key: str(value) for key, value in pairs.items()}
 
 
 def shown(info: Mapping[str, str]) -> str:

@@ -45,7 +45,7 @@ class Option:
         """The value that `text` spells, of the default's type."""
         if self.choices and text not in self.choices:
             raise Misconfigured(
-                f"option {self.name}={text!r}: choose from {', '.join(self.choices)}"
+                f"option {self.name}={text!r}: choose from {', '.join(filter(None, self.choices))}"
             )
         if isinstance(self.default, bool):
             if text.lower() not in SWITCH:
@@ -124,6 +124,11 @@ def parse(text: str) -> Url:
     if not separator or not scheme:
         raise Misconfigured(
             f"{_shorn(text)!r} is not a URL; a store is named like memory:// or redis://host:6379/0"
+        )
+    if "\0" in unquote(rest):
+        raise Misconfigured(
+            f"the {scheme}:// URL has a NUL in it (%00): a client library may take it for the end, "
+            "and go to another server"
         )
     if "@" in rest.partition("/")[2] or "@" in rest.partition("?")[2]:
         raise Misconfigured(f"the {scheme}:// URL has an @ after its host. {ENCODE}")

@@ -44,6 +44,7 @@ class MySQL:
     setup_pooled: Sequence[str] = ()
     no_table = frozenset({"1146"})
     denied = frozenset({"1044", "1142", "1143", "1227"})
+    altered = frozenset({"1054", "1364", "1366", "1406"})
 
     def quote(self, identifier: str) -> str:
         return ".".join(f"`{part}`" for part in identifier.split("."))

@@ -46,7 +46,7 @@ class LoopSession(Session):
         except TimeoutError:
             _abort(connection)
             raise Gone("it did not answer in time", sent=False) from None
-        except (pymysql.Error, OSError, EOFError, AssertionError, AttributeError) as error:
+        except Exception as error:  # what is no MySQL at all may raise anything there
             _abort(connection)
             raise translated(error) from error
         except BaseException:

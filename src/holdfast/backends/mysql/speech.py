@@ -23,7 +23,7 @@ from holdfast.backends.sql.speech import Named, Taken, Verdict
 from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
-__all__ = ["AdvisorySpeech", "ForUpdateSpeech"]
+__all__ = ["MARK", "AdvisorySpeech", "ForUpdateSpeech"]
 
 quoted = MySQL().quote
 
@@ -31,6 +31,9 @@ CLOCK: Statement = (f"SELECT {NOW}", ())
 
 LEAST = 4
 """Seconds: a session between two requests over a slow line is not idle yet."""
+
+MARK = "holdfast:session:"
+"""What the name of a lock begins with that a session holds to be told from others."""
 
 SLOTS = 64
 """Rows that tokens come from: bounded, and few names share one."""
@@ -74,7 +77,10 @@ class MySQLSpeech:
         return False
 
     def kill(self, session: Named) -> Statement:
-        # Numbers begin again when the server does: the address tells them apart.
+        # Numbers begin again when the server does: the address tells them apart, or the named lock.
+        if session.mark.startswith(MARK):
+            text = "SELECT ID FROM (SELECT IS_USED_LOCK(%s) AS ID) AS used WHERE ID IS NOT NULL"
+            return text, (session.mark,)
         text = "SELECT ID FROM information_schema.PROCESSLIST WHERE ID = %s AND HOST = %s"
         return text, (session.number, session.mark)
 

@@ -8,6 +8,7 @@ Contract: no I/O, except that certificates are read from their files.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import aiomysql  # pyright: ignore[reportMissingTypeStubs]
@@ -16,11 +17,11 @@ from pymysql.constants import CLIENT
 
 from holdfast.backends.mysql.dialect import MySQL
 from holdfast.backends.mysql.loops import LoopSession
-from holdfast.backends.mysql.speech import AdvisorySpeech, ForUpdateSpeech
+from holdfast.backends.mysql.speech import MARK, AdvisorySpeech, ForUpdateSpeech
 from holdfast.backends.mysql.threads import ThreadSession
 from holdfast.backends.sql.adoption import adopted, unfit
 from holdfast.backends.sql.dialect import Connect, Hearing, Silence
-from holdfast.backends.sql.session import Session, Statement
+from holdfast.backends.sql.session import Refused, Session, Statement
 from holdfast.backends.sql.speech import RowSpeech, Speech
 from holdfast.backends.sql.url import BOUND, OPTIONS, build
 from holdfast.backends.tls import TLS, tls_of
@@ -33,9 +34,17 @@ __all__ = ["MySQLBackend"]
 
 PORT = 3306
 
+EVERY_ROW = (1 << 64) - 1
+# What the server's own settings must not decide. With `sql_select_limit` a line is read in part;
+# with `completion_type` a COMMIT begins the next transaction, in which a hold is not committed; in
+# `sql_mode` ORACLE a BEGIN is another statement.
 GREETING: tuple[Statement, ...] = (
     ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", ()),
-    ("SET SESSION time_zone = '+00:00', autocommit = 1", ()),
+    (
+        "SET SESSION time_zone = '+00:00', autocommit = 1, completion_type = 0,"
+        f" sql_select_limit = {EVERY_ROW}, sql_big_selects = 1, sql_mode = 'STRICT_TRANS_TABLES'",
+        (),
+    ),
     ("SELECT CONNECTION_ID(), DATABASE()", ()),
 )
 # What only a lock needs that lives as long as its connection. PROCESSLIST makes a temporary table
@@ -157,4 +166,19 @@ class _Driver:
             _, cluster, host = answers
             session.clustered = bool(cluster.rows) and cluster.rows[0][1] == "ON"
             session.mark = host.rows[0][0]
+            if ":" not in session.mark:  # by a unix socket, where all have the same address
+                await _mark(session, deadline)
         return session
+
+
+async def _mark(session: Session, deadline: float) -> None:
+    """A named lock tells it from all others, as long as it lives."""
+    mark = MARK + secrets.token_hex(16)
+    try:
+        await session.run("SELECT GET_LOCK(%s, 0)", (mark,), deadline)
+    except Refused:  # Galera has none
+        return
+    except BaseException:
+        session.close()
+        raise
+    session.mark = mark

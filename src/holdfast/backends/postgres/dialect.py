@@ -44,6 +44,7 @@ class Postgres:
     )
     no_table = frozenset({"42P01"})
     denied = frozenset({"42501", "3F000"})
+    altered = frozenset({"42703", "42804", "42883"})
 
     def quote(self, identifier: str) -> str:
         return ".".join(f'"{part}"' for part in identifier.split("."))

@@ -64,9 +64,11 @@ DISTRUST = ("certificate", "does not support SSL", "private key", " alert ")
 _Part: TypeAlias = tuple[str, bool]
 """A statement, or its preparation."""
 
+UNESCAPED = pq.Escaping().unescape_bytea
+
 DECODERS: dict[int, Callable[[bytes], Any]] = {
     16: lambda data: data == b"t",
-    17: lambda data: bytes.fromhex(data[2:].decode()),  # bytea, in hexadecimal behind \\x
+    17: lambda data: bytes(UNESCAPED(data)),  # bytea, whatever the role's bytea_output is
     20: int,
     21: int,
     23: int,

@@ -35,11 +35,21 @@ __all__ = ["PostgresBackend"]
 PORT = 5432
 
 LIBPQ = (
-    Option("sslmode", "", "whether to encrypt and what to check: disable to verify-full"),
+    Option(
+        "sslmode",
+        "",
+        "whether to encrypt and what to check: disable to verify-full",
+        ("", "disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    ),
     Option("sslrootcert", "", "file with the certificates of the authorities to trust"),
     Option("sslcert", "", "file with this client's certificate"),
     Option("sslkey", "", "file with its key"),
-    Option("target_session_attrs", "", "which of several hosts will do, e.g. read-write"),
+    Option(
+        "target_session_attrs",
+        "",
+        "which of several hosts will do, e.g. read-write",
+        ("", "any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+    ),
 )
 
 

@@ -7,12 +7,11 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 from __future__ import annotations
 
 import functools
-import json
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
-from holdfast.backends.common import public_id, shown
+from holdfast.backends.common import info_of, public_id, shown
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lua import Script
@@ -147,11 +146,3 @@ def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
 def holder_of(info: bytes) -> str:
     """Who it is, for a message; empty when that is not known."""
     return shown(info_of(info)) if info else ""
-
-
-def info_of(text: bytes) -> Mapping[str, str]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return cast(Mapping[str, str], found) if isinstance(found, dict) else {}

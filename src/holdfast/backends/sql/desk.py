@@ -202,6 +202,12 @@ class Desk:
                 f"{self.where}: {error}. The page of this backend lists what its user must be "
                 "allowed to do"
             )
+        if error.code in self.dialect.altered:
+            return Misconfigured(
+                f"{self.where}: {error}. The tables of {self._tables.plain!r} are not as holdfast "
+                "makes them: put them right (`holdfast schema` prints how they are made), or name "
+                "others with ?table="
+            )
         return Unavailable(f"{self.where}: {error}")
 
     # -- before anything else ---------------------------------------------------------------------
@@ -222,12 +228,13 @@ class Desk:
     async def _prepare(self, session: Session, deadline: float) -> None:
         """Those settings; and whether the tables are ours, before anything is written to them."""
         first = [*self._settings(session, deadline)]
-        if not self._ready:
+        ready = self._ready  # another thread may find meanwhile that they are gone
+        if not ready:
             first.append((f"SELECT version FROM {self._tables.meta}", ()))
         results = await session.batch(first, deadline)
         if "wanted" in session.settings:
             session.settings["patience"] = session.settings["wanted"]
-        if self._ready:
+        if ready:
             return
         if not results[-1].rows:  # who made the tables was interrupted, or is not ready yet
             await self._make_tables(session, deadline)

@@ -97,6 +97,8 @@ class Dialect(Protocol):
 
     no_table: frozenset[str]
     denied: frozenset[str]
+    altered: frozenset[str]
+    """A column is missing, or of another type."""
 
 
 class Driver(Protocol):

@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.backends.common import Tombstones, shown
+from holdfast.backends.common import Tombstones, info_of, shown
 from holdfast.backends.sql.dialect import Driver
-from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
@@ -111,7 +110,7 @@ class OptimisticBackend(TableBackend):
                     result = await self._desk.ask(words.confirm, (name, owner), deadline)
                 elif left > 0 or line:
                     self._look_again(claim, queue)
-                    return Busy(shown(told(shows)), None, max(0.0, left / 1e6))
+                    return Busy(shown(info_of(shows)), None, max(0.0, left / 1e6))
                 else:
                     result = await self._desk.ask(
                         self._swap, (owner, ttl, ttl, info, name, version), deadline

@@ -5,11 +5,9 @@ Contract: `inspect` and `evict` of `core/backend.py`. Looking takes no lock and 
 
 from __future__ import annotations
 
-import json
-
-from holdfast.backends.common import public_id
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.sql.desk import Desk
-from holdfast.backends.sql.rules import MODES, Line
+from holdfast.backends.sql.rules import Line, mode_of
 from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.step import Steps
 from holdfast.backends.sql.words import GRAVE, HOLDER
@@ -17,12 +15,7 @@ from holdfast.core.port import Port
 from holdfast.errors import Unavailable
 from holdfast.types import ClaimInfo, LockInfo, Mode, Unknown
 
-__all__ = ["Overview", "told"]
-
-
-def told(info: bytes) -> dict[str, str]:
-    """What a claim says about itself."""
-    return dict(json.loads(info)) if info else {}
+__all__ = ["Overview"]
 
 
 class Overview:
@@ -60,13 +53,12 @@ class Overview:
                 )
         for name, kind, owner, number, permits, since, expires, fence, info, moment in claims:
             group = holders if kind == HOLDER else waiters
-            mode: Mode = MODES[int(number)]
             group.setdefault(name, []).append(
-                _info(owner, mode, permits, since, expires, fence, info, moment)
+                _info(owner, mode_of(number), permits, since, expires, fence, info, moment)
             )
         return [
             LockInfo(
-                name.decode(),
+                name.decode(errors="replace"),
                 tuple(holders.get(name, ())),
                 tuple(waiters.get(name, ())),
                 fences.get(name),
@@ -102,11 +94,11 @@ def _info(
     now: int,
 ) -> ClaimInfo:
     return ClaimInfo(
-        id=public_id(owner.decode()),
+        id=public_id(owner.decode(errors="replace")),
         mode=mode,
         since=max(0, now - since) / 1e6,
         remaining=(expires - now) / 1e6,
         permits=permits,
         fence=fence,
-        info=told(info),
+        info=info_of(info),
     )

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.backends.common import public_id
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.sql.desk import Desk
-from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.rules import Line
 from holdfast.backends.sql.session import Session, Trouble
@@ -131,9 +130,9 @@ class SqlRoll:
         rows = await self._desk.read(text, (*values, *values), deadline)
         found: list[Suspect] = []
         for name, owner, expires, info in rows:
-            said = told(info)
+            said = info_of(info)
             if KEY in said and said[KEY] not in present:
-                who = owner.decode()
+                who = owner.decode(errors="replace")
                 found.append(
                     Suspect(name.decode(), said[KEY], public_id(who), said, expires, owner)
                 )

@@ -22,11 +22,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import shown
+from holdfast.backends.common import info_of, shown
 from holdfast.backends.sql.bells import Bells
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.leaving import Leaving
-from holdfast.backends.sql.overview import told
 from holdfast.backends.sql.presence import SqlRoll, appear
 from holdfast.backends.sql.room import Place, Ticket
 from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
@@ -118,7 +117,7 @@ class RowBackend(Leaving):
             if looked.rows:
                 holder, left, _, info = looked.rows[0]
                 if left > 0 and holder != owner:
-                    busy = Busy(shown(told(info)))
+                    busy = Busy(shown(info_of(info)))
         if not queue and busy is not None:
             return busy
         seen = [busy] if busy is not None else []
@@ -158,7 +157,7 @@ class RowBackend(Leaving):
                 return line, entry
             if queue:
                 line.enlist(entry)
-            seen.append(Busy(shown(told(line.holder))))
+            seen.append(Busy(shown(info_of(line.holder))))
             return line, None
 
         sent = self._port.now()
@@ -168,7 +167,7 @@ class RowBackend(Leaving):
         line, held = answer
         if held is not None:
             return Grant(claim, valid_until(sent, claim.ttl), held.fence)
-        return Busy(shown(told(line.holder)), None, self._place(line, sent))
+        return Busy(shown(info_of(line.holder)), None, self._place(line, sent))
 
     def _place(self, line: Line, sent: float) -> Place | None:
         mine = line.mine

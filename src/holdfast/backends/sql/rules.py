@@ -20,7 +20,7 @@ from holdfast.backends.local import admits
 from holdfast.backends.sql.words import GRAVE, HEADS, HOLDER, WAITER
 from holdfast.types import Mode
 
-__all__ = ["FAR", "LATER", "MODES", "Entry", "Line", "microseconds"]
+__all__ = ["FAR", "LATER", "MODES", "Entry", "Line", "microseconds", "mode_of"]
 
 LATER = 50_000
 """How long after an expiry those behind the first in line look whether it was taken care of."""
@@ -30,6 +30,11 @@ FAR = 1 << 62
 
 MODES = (Mode.EXCLUSIVE, Mode.SHARED, Mode.PERMITS)
 """As the tables number them."""
+
+
+def mode_of(number: int) -> Mode:
+    """One that somebody else has written excludes all others."""
+    return MODES[number] if 0 <= number < len(MODES) else Mode.EXCLUSIVE
 
 
 def microseconds(seconds: float) -> int:
@@ -58,8 +63,8 @@ class Entry:
     @property
     def call(self) -> str:
         """What it is told when it was let in (`room.py`)."""
-        span = self.expires - self.since
-        return f"{self.place} {self.fence or 0} {self.since} {span} {self.owner.decode()}"
+        span, owner = self.expires - self.since, self.owner.decode(errors="replace")
+        return f"{self.place} {self.fence or 0} {self.since} {span} {owner}"
 
 
 class Line:
@@ -121,7 +126,7 @@ class Line:
             return True
         held = next(iter(self.holders.values())).mode
         taken = sum(entry.permits for entry in self.holders.values())
-        return admits(MODES[held], taken, MODES[mode], permits, most)
+        return admits(mode_of(held), taken, mode_of(mode), permits, most)
 
     @property
     def next_expiry(self) -> int:

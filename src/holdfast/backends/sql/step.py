@@ -164,7 +164,8 @@ class Steps:
             calls = [(entry, entry.call) for entry in line.granted]
             if line.called is not None:
                 calls.append((line.called, str(line.called.place)))
-            writes.extend((self._notify, (entry.client.decode(), call)) for entry, call in calls)
+            for entry, call in calls:
+                writes.append((self._notify, (entry.client.decode(errors="replace"), call)))
         return writes
 
 

@@ -7,12 +7,11 @@ calls of the protocol, one theme each; `backend.py` puts them together.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import cast
 
+from holdfast.backends import common
 from holdfast.backends.common import Tombstones
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.place import Place
@@ -41,15 +40,8 @@ NOT_OURS = "its node is gone: its time ran out, or somebody deleted it"
 
 def info_of(data: bytes | None) -> Mapping[str, str]:
     """What a node says about its claim; kazoo's say who they are in plain text."""
-    text = (data or b"").decode(errors="replace")
-    try:
-        info: object = json.loads(text)
-    except (ValueError, RecursionError):  # anybody may have written it
-        info = None
-    if isinstance(info, dict):
-        pairs = cast(dict[str, object], info)
-        return {key: str(value) for key, value in pairs.items()}
-    return {"label": text} if text else {}
+    info = common.info_of(data or b"")
+    return info or ({"label": data.decode(errors="replace")} if data else {})
 
 
 class Ground(ABC):
