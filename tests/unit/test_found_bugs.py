@@ -717,3 +717,38 @@ def test_a_wait_that_fails_now_and_then_is_not_as_silent_as_it_was_long(
         with client.lock("x", timeout=20):
             pass
         assert len(failed) == 3
+
+
+AT_EXIT = """
+import atexit, sys
+
+def last():
+    try:
+        locks.lock("y").acquire(timeout=0.1)
+    except holdfast.Closed:
+        print("refused", flush=True)
+
+class Last:
+    def __del__(self, last=last):
+        last()
+
+if sys.argv[1] == "handler":
+    atexit.register(last)  # before holdfast's own, so it is called after it
+import holdfast
+locks = holdfast.connect("memory://")
+if sys.argv[2] == "held":
+    lease = locks.lock("x").acquire()
+if sys.argv[1] == "finaliser":
+    it = Last()
+"""
+
+
+@pytest.mark.req("interpreter exits holding a lock")
+@pytest.mark.parametrize("how", ["handler held", "finaliser held", "finaliser unused"])
+def test_who_acquires_when_the_interpreter_has_said_farewell_is_refused(how: str) -> None:
+    """It was taken for a daemon thread, and slept for a day; or for a thread that never began."""
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, *how.split()],
+        timeout=60, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout == "refused\n"

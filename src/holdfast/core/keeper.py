@@ -59,13 +59,15 @@ class Keeper:
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
         self._starting = self._stopping = self._retired = False
-        self.exiting = False  # the interpreter does: what began now would stay behind
+        self.exiting: object = None  # the thread that ends the interpreter: nothing begins any more
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
 
     def begin(self, claim: Claim) -> None:
         """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
         self._claims[claim.owner] = claim
+        if self._task is None:  # before there is anything to clean up: at a loop's end it is late
+            self._start()
 
     def begun(self, claim: Claim) -> bool:
         return claim.owner in self._claims
@@ -241,10 +243,8 @@ class Keeper:
             await self.pay(self._port.now() + TICK / 4)
         if self._ready:
             return
-        looks_at = min(
-            self._port.now() + TICK, self._next_due(), self._pay_at if self._owed else math.inf
-        )
-        self._looks_at = looks_at
+        pay_at = self._pay_at if self._owed else math.inf
+        self._looks_at = looks_at = min(self._port.now() + TICK, self._next_due(), pay_at)
         if self._fresh or self._done:
             return
         if not await self._wake.wait(looks_at) and self.idle and not self._fresh:
@@ -377,7 +377,7 @@ class Keeper:
 
     async def _farewell(self) -> None:
         """The interpreter exits, or the event loop ends, and nobody closed the client."""
-        self.exiting = not self._port.asynchronous
+        self.exiting = None if self._port.asynchronous else self._port.context()
         for _ in range(3):  # tasks cancelled together with us come to their own clean-up first
             await self._port.sleep(0)
         await self._give_back(self._port.now() + 2 * TICK)
