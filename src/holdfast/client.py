@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -103,6 +104,8 @@ class Client:
     def _engine(self) -> Engine:
         """The engine of this process, for something that is about to ask the store."""
         engine = self._current
+        if sys.is_finalizing():  # a finaliser, later than all handlers: no thread can be started
+            raise Closed(f"the interpreter is exiting: {self._url} cannot be used any more")
         if engine.incarnation != clock.incarnation():
             engine = self._after_fork(engine)
         if engine.closed:

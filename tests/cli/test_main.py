@@ -75,6 +75,8 @@ def test_every_option_says_what_it_does() -> None:
         (("--verzion",), "--version"),
         (("ls", "--jsno"), "--json"),
         (("watch", "--interval", "0"), "--interval"),
+        (("watch", "--interval", "nan"), "nan is not a number of seconds"),
+        (("run", "--grace", "nan", "x", "--", "true"), "nan is not a number of seconds"),
         (("completion", "tcsh"), "tcsh"),
         (("show",), "missing argument"),
         (("release", "x"), "--force"),

@@ -173,6 +173,11 @@ def test_show_says_everything(mine: library.Locks, capsys: pytest.CaptureFixture
         assert run(capsys, "show", "job").splitlines()[1].startswith("free")
 
 
+def test_show_of_what_cannot_be_a_name_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "", "--url", URL]) == 78
+    assert "needs a name" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_tables_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,14 @@ import pytest
 
 import holdfast
 from holdfast import Unavailable, aio, backends
+from holdfast.backends.local import Call, Held
 from holdfast.backends.sqlite import registry
+from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.site import Site
+from holdfast.ports import clock
+from holdfast.types import Claim, Mode
 from tests.faults.peers import Peer
-from tests.faults.sqlite import LONG, SOON, in_line
+from tests.faults.sqlite import LONG, SOON, in_line, sql
 from tests.waiting import until
 
 
@@ -342,3 +348,114 @@ def test_a_hard_link_is_refused(url: str, path: Path, tmp_path: Path) -> None:
         pytest.raises(holdfast.Misconfigured, match="more than one name"),
     ):
         locks.lock("x").acquire()
+
+
+# -- hostile day -----------------------------------------------------------------------------------
+
+
+@pytest.mark.req("R9")
+def test_who_was_not_told_because_the_pipe_was_full_looks_at_once(tmp_path: Path) -> None:
+    """It did so at its next heartbeat: after a third of its ttl, though it held already."""
+    calls: dict[str, Call] = {}
+    sender = Post(str(tmp_path), 1, lambda _: True, {})
+    reader = Post(str(tmp_path), 2, lambda _: True, calls)
+    told: list[Held | None] = []
+    try:
+        for number in range(2000):  # as to a process that was stopped: nobody reads
+            sender.tell(2, f"{number:032}", Held(1e9, None))
+        sender.tell(2, "x" * 32, Held(1e9, None))
+        reader.expect("x" * 32, told.append)
+        until(lambda: told, "word to who was not told")
+        assert told == [None]
+    finally:
+        sender.close()
+        reader.close()
+        reader.join(SOON)
+
+
+@pytest.mark.req("R9")
+def test_a_thousand_who_were_granted_at_once_do_not_go_through_one_another(
+    locks: holdfast.Locks,
+) -> None:
+    """Each went through all holders to find itself: minutes for a few thousand."""
+    semaphore = locks.semaphore("x", 100, ttl=LONG)
+    leases = [semaphore.acquire() for _ in range(100)]
+    site = site_of(locks)
+    (owner,) = sql(site.path, "SELECT owner FROM holders WHERE fence IS NULL LIMIT 1")
+    claim = Claim("x", str(owner[0]), Mode.PERMITS, LONG)
+    assert site.db is not None
+    said: list[str] = []
+    site.db.set_trace_callback(said.append)
+    try:
+        assert isinstance(site.run(clock.now() + SOON, lambda: site.store.look(claim)), Held)
+    finally:
+        site.db.set_trace_callback(None)
+    assert any("FROM holders" in statement for statement in said)
+    assert all("owner = " in statement for statement in said if "FROM holders" in statement)
+    assert all(lease and lease.release() for lease in leases)
+
+
+def test_a_database_of_somebody_else_is_refused_and_not_changed(url: str, path: Path) -> None:
+    """It was refused, after SQLite had been told to keep a write-ahead log from then on."""
+    sql(path, "CREATE TABLE theirs (a)")
+    before = path.read_bytes()
+    with (
+        holdfast.connect(url) as locks,
+        pytest.raises(holdfast.Misconfigured, match="belongs to another program"),
+    ):
+        locks.lock("x").acquire()
+    assert path.read_bytes() == before
+    assert sql(path, "PRAGMA journal_mode") == [("delete",)]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_not_a_file_is_refused_and_nothing_is_put_beside_it(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It was said to be a broken disk, or to have a hard link."""
+    make(tmp_path / "it")
+    with (
+        holdfast.connect(f"sqlite://{tmp_path}/it") as locks,
+        pytest.raises(holdfast.Misconfigured, match="name a file"),
+    ):
+        locks.lock("x").acquire()
+    assert os.listdir(tmp_path) == ["it"]
+
+
+def test_without_descriptors_none_is_lost(url: str, path: Path) -> None:
+    """Each try to open the files kept what it had opened before the last one failed."""
+    with holdfast.connect(url) as locks:
+        locks.inspect()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    for room in range(12):
+        with holdfast.connect(url, request_timeout=0.01) as locks:
+            top = os.open(os.devnull, os.O_RDONLY)
+            os.close(top)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top + room, hard))
+            try:
+                with contextlib.suppress(Unavailable):
+                    locks.inspect()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(os.listdir("/proc/self/fd")) == before, room
+
+
+@pytest.mark.req("asyncio cancellation at any await")
+def test_who_waits_when_its_event_loop_ends_leaves_the_line(
+    locks: holdfast.Locks, url: str
+) -> None:
+    """Nobody had closed the client, and nothing was held: there was no keeper yet. One began when
+    the loop had already chosen whom to wait for, and came no further than the first of them."""
+    lease = locks.lock("x", ttl=LONG).acquire()
+
+    async def main() -> None:
+        client = aio.connect(url)
+        waiting = [asyncio.create_task(client.lock("x", ttl=LONG).acquire()) for _ in range(5)]
+        while len((await client.inspect("x"))[0].waiters) < len(waiting):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert [len(info.waiters) for info in locks.inspect("x")] == [0]
+    assert lease
+    assert lease.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
     "permits 2**31": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
+    "permits beyond counting": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
     "reentrant semaphore": (lambda c: c.semaphore("x", 2, reentrant=True), "second permit"),
@@ -83,6 +85,17 @@ def test_refused_before_anything_is_asked(locks: Locks, case: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         call(locks)
     assert locks.inspect() == []
+
+
+def test_a_name_is_its_text_whatever_class_it_has(locks: Locks) -> None:
+    """Formatted, a member of this class is "Kind.STOCK": its stripes were others."""
+
+    class Kind(str, enum.Enum):  # noqa: UP042 - a StrEnum is formatted as its text
+        STOCK = "stock"
+
+    assert type(locks.lock(Kind.STOCK).name) is str
+    with locks.stripes(Kind.STOCK, 2).all():
+        assert locks.stripes("stock", 2).any().acquire(blocking=False) is None
 
 
 def test_names_at_the_limit_are_fine(locks: Locks) -> None:
@@ -231,6 +244,10 @@ def test_decorating_the_wrong_kind(locks: Locks) -> None:
         locks.locked("x")(coroutine)
     with pytest.raises(Misconfigured, match="generator"):
         locks.locked("x")(generator)
+    with pytest.raises(Misconfigured, match="text, not int"):
+        locks.locked(5)(function)  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match="needs an argument 'width'"):
+        locks.locked("{name:{width}}")(lambda name: None)
     other = aio.connect("memory://bad-input")
     with pytest.raises(Misconfigured, match=r"holdfast\.connect"):
         other.locked("x")(function)  # type: ignore[arg-type]

@@ -872,7 +872,7 @@ def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfa
     assert outer is not None
     assert inner is not None
     inner.on_lost(lambda loss: None)
-    hold, told = outer._hold, threading.Event()
+    hold, told, listen = outer._hold, threading.Event(), outer.on_lost
 
     class Late(list[Any]):
         armed = True
@@ -881,7 +881,7 @@ def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfa
             before = iter(self[:])
             if self.armed:
                 self.armed = False
-                outer.on_lost(lambda loss: told.set())  # by another thread, in fact
+                listen(lambda loss: told.set())  # by another thread, in fact
             return before
 
     hold.callbacks = Late(hold.callbacks)
@@ -1006,3 +1006,38 @@ def test_an_interrupt_while_the_keeper_is_started_makes_no_second_one(
     keeper = locks._current.keeper._task
     assert keeper is not None
     assert keeper.alive
+
+
+AT_EXIT = """
+import atexit, sys
+
+def last():
+    try:
+        locks.lock("y").acquire(timeout=0.1)
+    except holdfast.Closed:
+        print("refused", flush=True)
+
+class Last:
+    def __del__(self, last=last):
+        last()
+
+if sys.argv[1] == "handler":
+    atexit.register(last)  # before holdfast's own, so it is called after it
+import holdfast
+locks = holdfast.connect("memory://")
+if sys.argv[2] == "held":
+    lease = locks.lock("x").acquire()
+if sys.argv[1] == "finaliser":
+    it = Last()
+"""
+
+
+@pytest.mark.req("interpreter exits holding a lock")
+@pytest.mark.parametrize("how", ["handler held", "finaliser held", "finaliser unused"])
+def test_who_acquires_when_the_interpreter_has_said_farewell_is_refused(how: str) -> None:
+    """It was taken for a daemon thread, and slept for a day; or for a thread that never began."""
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, *how.split()],
+        timeout=60, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout == "refused\n"

@@ -307,8 +307,10 @@ def test_close_leaves_nothing_in_line(lab: Lab) -> None:
     waiter = lab.fiber(engine, acquisition.run(blocking=True, timeout=-1))
     lab.calm()
     assert len(lab.store.inspect("x", exact=True)[0].waiters) == 1
-    lab.result(engine, engine.close(1.0))
+    closing = lab.fiber(engine, engine.close(1.0))
     lab.calm()
+    assert closing.done
+    assert closing.error is None
     assert isinstance(waiter.error, Closed)
     assert not lab.store.inspect("x", exact=True)[0].waiters
     assert not engine.keeper._claims

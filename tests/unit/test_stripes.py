@@ -11,10 +11,12 @@ from tests.waiting import until
 
 import holdfast
 from holdfast import Unavailable, aio
+from holdfast.backends.memory import MemoryBackend
 from holdfast.core.acquire import Acquisition, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.ports.thread import drive
 from holdfast.toolbox.stripes import AnyAcquisition, Place
+from holdfast.types import Claim, Released, Unknown
 
 
 def threads() -> list[str]:
@@ -172,5 +174,37 @@ def test_who_waits_is_told_when_those_who_stand_in_line_are_cancelled() -> None:
                 await lease.release()
             async with stripes.any():
                 pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.req("R9")
+def test_those_who_are_granted_at_once_do_not_all_withdraw_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each withdrew all others, one after another: the square of the number of stripes."""
+    withdrawn: list[str] = []
+    withdraw = MemoryBackend.withdraw
+
+    async def slow(self: MemoryBackend, claim: Claim, *rest: Any) -> Released | Unknown:
+        withdrawn.append(claim.owner)
+        for _ in range(100):  # meanwhile all the others are granted theirs
+            await asyncio.sleep(0)
+        return await withdraw(self, claim, *rest)
+
+    async def main() -> None:
+        async with aio.connect("memory://granted-at-once") as locks:
+            stripes = locks.stripes("x", 30)
+            held = [await stripes.any().acquire() for _ in range(stripes.count)]
+            waiting = asyncio.create_task(stripes.any().acquire())
+            while sum(len(info.waiters) for info in await locks.inspect("x")) < stripes.count:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(MemoryBackend, "withdraw", slow)
+            half = held[: stripes.count // 2]
+            assert all([lease and await lease.release() for lease in half])
+            assert await waiting
+            while any(info.waiters for info in await locks.inspect("x")):
+                await asyncio.sleep(0)
+            assert len(withdrawn) < 2 * stripes.count
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ Contract: --url may stand before the command or behind it; without it the librar
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import holdfast
 from holdfast.cli.outcome import STATUSES, has_password, say
 
 __all__ = [
+    "Seconds",
     "complete_names",
     "connect",
     "given_url",
@@ -38,6 +40,18 @@ url_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="JSON instead of a table; times are seconds."
 )
+
+
+class Seconds(click.FloatRange):
+    """NaN is in every range, as click compares it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return number
 
 
 def write_statuses(formatter: click.HelpFormatter) -> None:

@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.command import check_executable
 from holdfast.cli.front import run_guarded
-from holdfast.cli.options import complete_names, given_url, url_option, write_statuses
+from holdfast.cli.options import Seconds, complete_names, given_url, url_option, write_statuses
 from holdfast.cli.plan import Plan
 
 __all__ = ["run"]
@@ -55,7 +55,7 @@ class Run(click.Command):
 @click.argument("command", nargs=-1, required=True)
 @click.option(
     "--ttl",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     default=30.0,
     show_default="30",
     metavar="SECONDS",
@@ -63,7 +63,7 @@ class Run(click.Command):
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="SECONDS",
     help="Wait so long for the lock, then end with 75. Without it: for ever.",
 )
@@ -84,7 +84,7 @@ class Run(click.Command):
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=5.0,
     show_default="5",
     metavar="SECONDS",

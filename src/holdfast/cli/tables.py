@@ -203,6 +203,7 @@ def show(ctx: click.Context, /, name: str, as_json: bool, url: str | None) -> in
 
 def find(locks: holdfast.Locks, name: str) -> holdfast.LockInfo:
     """One name, not all that begin with it; a name nobody uses is a free lock."""
+    name = locks.lock(name).name  # refuses what cannot be one
     for info in locks.inspect(name):
         if info.name == name:
             return info

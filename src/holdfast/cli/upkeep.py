@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.options import connect, json_option, url_option
+from holdfast.cli.options import Seconds, connect, json_option, url_option
 from holdfast.cli.tables import print_json
 
 __all__ = ["schema", "sweep"]
@@ -37,7 +37,7 @@ def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
 @click.argument("store", required=False, metavar="URL")
 @click.option(
     "--idle",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=0.0,
     metavar="SECONDS",
     help="Keep names that were used within so many seconds.",

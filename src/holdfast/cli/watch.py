@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.options import complete_names, connect, json_option, url_option
+from holdfast.cli.options import Seconds, complete_names, connect, json_option, url_option
 from holdfast.cli.outcome import INTERRUPTED
 from holdfast.cli.tables import duration, lock_json, overview, print_json
 
@@ -34,7 +34,7 @@ __all__ = ["watch"]
 @click.argument("prefix", default="", shell_complete=complete_names)
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.05, max=86400),
+    type=Seconds(min=0.05, max=86400),
     default=1.0,
     show_default="1",
     metavar="SECONDS",

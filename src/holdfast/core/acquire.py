@@ -295,13 +295,16 @@ class Acquisition:
         return True
 
     async def refuse(self) -> None:
-        """The client was closed. Or the interpreter exits: a daemon thread asks for nothing any
-        more then, and need not be told; who exits is, as it may come here from a handler."""
-        exiting = self.engine.keeper.exiting
-        if exiting is not None and exiting is not self.engine.port.context():
-            await self.engine.port.sleep(DAY)
+        """The client was closed. Or the interpreter exits: a daemon thread then asks for nothing
+        any more, and need not be told; in the thread that exits it is somebody's last words, a
+        handler or a finaliser, which must not keep it."""
+        port, exiting = self.engine.port, self.engine.keeper.exiting
+        if exiting is not None and exiting is not port.context():
+            await port.sleep(DAY)
         if self.given_up:
             raise GivenUp
+        if exiting is not None:
+            raise Closed("the interpreter is exiting, and what this client held was given back")
         raise Closed("the client was closed while this acquire was under way")
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:

@@ -59,6 +59,8 @@ class Keeper:
     def begin(self, claim: Claim) -> None:
         """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
         self._claims[claim.owner] = claim
+        if self._task is None:  # before there is anything to clean up: at a loop's end it is late
+            self._start()
 
     def begun(self, claim: Claim) -> bool:
         return claim.owner in self._claims
@@ -253,10 +255,8 @@ class Keeper:
             await self.pay(self._port.now() + TICK / 4)
         if self._ready:
             return
-        looks_at = min(
-            self._port.now() + TICK, self._next_due(), self._pay_at if self._owed else math.inf
-        )
-        self._looks_at = looks_at
+        pay_at = self._pay_at if self._owed else math.inf
+        self._looks_at = looks_at = min(self._port.now() + TICK, self._next_due(), pay_at)
         if self._fresh or self._done:
             return
         if not await self._wake.wait(looks_at) and self.idle and not self._fresh:

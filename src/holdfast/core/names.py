@@ -43,7 +43,8 @@ def checked_name(name: Any) -> str:
             f"the name {name[:40]!r}… has {size} bytes of UTF-8; the limit is {MAX_NAME_BYTES}, "
             "everywhere, so that no store truncates it silently. Use a hash of the long part"
         )
-    return name
+    # Of a subclass only the text: an Enum's member is formatted as another one, "Color.RED".
+    return str.__str__(name)
 
 
 def checked_prefix(prefix: Any) -> str:

@@ -31,7 +31,7 @@ MAX_TTL = 10 * 366 * 86400.0
 """Ten years: beyond it a store's arithmetic overflows before anybody wants the lock."""
 
 MAX_PERMITS = 2**31 - 1
-"""What the column of a table holds, and every other store as well."""
+"""As many as every store can count: a table's column holds no more."""
 
 
 class LockOptions(TypedDict, total=False):
@@ -168,7 +168,7 @@ def _permits(what: str, value: Any, limit: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Misconfigured(f"{what}={value!r}: a semaphore counts whole permits, 1 or more")
     if value > MAX_PERMITS:
-        raise Misconfigured(f"{what}={value}: {MAX_PERMITS} permits at most")
+        raise Misconfigured(f"{what}: {MAX_PERMITS} permits at most, everywhere")
     if limit is not None and isinstance(limit, int) and value > limit >= 1:
         raise Misconfigured(f"{what}={value} of {limit} permits could never be granted")
     return value

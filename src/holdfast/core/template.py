@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.core.names import checked_name
@@ -20,13 +20,14 @@ __all__ = ["namer"]
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """A function of the call's arguments that gives the name of the lock."""
     signature = inspect.signature(function)
+    if not isinstance(template, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Misconfigured(f"a lock's name is text, not {type(template).__name__}")
     try:
-        parts = list(string.Formatter().parse(template))
+        fields = list(_fields(template))
     except ValueError as error:
         raise Misconfigured(
             f"the lock name {template!r} is not a format ({error}); write {{{{ for a brace"
         ) from None
-    fields = [field for _, field, _, _ in parts if field is not None]
     for field in fields:
         argument = field.partition(".")[0].partition("[")[0]
         if argument not in signature.parameters:
@@ -45,3 +46,11 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
         return template.format(**bound.arguments)
 
     return name_for
+
+
+def _fields(template: str) -> Iterator[str]:
+    """Also those inside of others: {amount:{width}}."""
+    for _, field, inner, _ in string.Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields(inner or "")

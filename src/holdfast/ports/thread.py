@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -105,6 +106,8 @@ class ThreadTask:
         self._called_off = False
 
     def start(self) -> None:
+        if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
+            raise RuntimeError("the interpreter is exiting")
         _farewells[id(self)] = clock.incarnation(), self._farewell
         try:
             self._thread.start()

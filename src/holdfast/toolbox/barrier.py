@@ -44,6 +44,7 @@ from holdfast.toolbox.values import (
     holders,
     need,
     read,
+    understood,
     until_changed,
     whole,
 )
@@ -131,7 +132,8 @@ class State:
 def _state(plan: Plan, cell: Cell | None) -> State:
     if cell is None:
         return State(plan.parties)
-    state = State(*json.loads(cell.value))
+    with understood(plan.name):
+        state = State(*json.loads(cell.value))
     if state.parties != plan.parties:
         raise Misconfigured(
             f"the barrier {plan.name!r} is one of {state.parties} parties, and not of "

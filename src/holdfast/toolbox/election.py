@@ -23,7 +23,15 @@ from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.errors import HoldfastError, Misconfigured, Unsupported
-from holdfast.toolbox.values import decode, holders, need, read, until_changed, write
+from holdfast.toolbox.values import (
+    decode,
+    holders,
+    need,
+    read,
+    understood,
+    until_changed,
+    write,
+)
 from holdfast.types import Busy, Capabilities, Cell, Mode
 
 __all__ = ["PREFIX", "Leader", "Watch", "campaign", "check", "leader", "proclaim", "withdraw"]
@@ -96,19 +104,25 @@ async def withdraw(engine: Engine, hold: Hold) -> None:
 
 async def leader(engine: Engine, name: str) -> Leader | None:
     cell = await read(engine, name)
-    return None if cell is None or not await _leads(engine, name, cell) else _said(cell)
+    return None if cell is None or not await _leads(engine, name, cell) else _said(name, cell)
 
 
-def _said(cell: Cell) -> Leader:
-    fence, _ = HEADER.unpack_from(cell.value)
-    return Leader(decode(cell.value[HEADER.size :]), fence)
+def _said(name: str, cell: Cell) -> Leader:
+    return Leader(decode(name, cell.value[HEADER.size :]), _header(name, cell)[0])
+
+
+def _header(name: str, cell: Cell) -> tuple[int, float]:
+    """The token, and the lease's ttl."""
+    with understood(name):
+        fence, ttl = HEADER.unpack_from(cell.value)
+    return fence, ttl
 
 
 async def _leads(engine: Engine, name: str, cell: Cell) -> bool:
     """Whether who wrote this holds the claim."""
     if not engine.backend.capabilities.inspection:
         return True  # nobody can tell
-    fence, _ = HEADER.unpack_from(cell.value)
+    fence, _ = _header(name, cell)
     return any(holder.fence == fence for holder in await holders(engine, name))
 
 
@@ -134,7 +148,7 @@ class Watch:
             before = self._told
             limit = deadline
             if self._cell is not None and self._told is not None and watched:
-                _, ttl = HEADER.unpack_from(self._cell.value)
+                _, ttl = _header(name, self._cell)
                 limit = min(deadline, port.now() + ttl / OFTEN)
             await self._look(engine, await until_changed(engine, name, self._cell, limit))
             if self._told != before:
@@ -144,5 +158,5 @@ class Watch:
 
     async def _look(self, engine: Engine, cell: Cell | None) -> None:
         leads = cell is not None and await _leads(engine, self._name, cell)
-        self._told = _said(cell) if leads and cell is not None else None
+        self._told = _said(self._name, cell) if leads and cell is not None else None
         self._cell = cell

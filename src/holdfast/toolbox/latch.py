@@ -20,7 +20,15 @@ from holdfast.core.acquire import Engine
 from holdfast.core.names import checked_name
 from holdfast.core.options import checked_timeout
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.toolbox.values import change, checked_keep, need, read, until_changed, whole
+from holdfast.toolbox.values import (
+    change,
+    checked_keep,
+    need,
+    read,
+    understood,
+    until_changed,
+    whole,
+)
 from holdfast.types import Capabilities, Cell
 
 __all__ = ["Plan", "count", "count_down", "plan", "wait"]
@@ -70,7 +78,8 @@ def plan(name: str, count: int, capabilities: Capabilities, timeout: float, keep
 def _state(plan: Plan, cell: Cell | None) -> _State:
     if cell is None:
         return _State(plan.count, 0, b"")
-    made_for, left, counts = HEADER.unpack_from(cell.value)
+    with understood(plan.name):
+        made_for, left, counts = HEADER.unpack_from(cell.value)
     if made_for != plan.count:
         raise Misconfigured(
             f"the latch {plan.name!r} was made for {made_for} counts, and not for {plan.count}: "

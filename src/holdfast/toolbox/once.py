@@ -144,7 +144,7 @@ async def _get(work: _Work, inside: bool) -> Any:
     while True:
         data, fresh = await _look(engine, recipe)
         if data is not None and (fresh or inside or port.now() < recipe.again_at):
-            return decode(data)
+            return decode(recipe.name, data)
         if inside:
             raise Misconfigured(
                 f"the value of {recipe.name!r} is over, and this thread or task is inside hold() "
@@ -152,7 +152,7 @@ async def _get(work: _Work, inside: bool) -> Any:
             )
         data = await (work.first() if data is None else work.ahead(data))
         if data is not None:
-            return decode(data)
+            return decode(recipe.name, data)
 
 
 class _Work:
@@ -305,7 +305,7 @@ class Use:
                 return hold, None
             data, _ = await _look(engine, recipe)
             if data is not None:
-                return hold, decode(data)
+                return hold, decode(recipe.name, data)
             await engine.release(hold, self.acquisition)  # it was over just then
             self.acquisition = Acquisition(engine, recipe.sharing)
         raise Unavailable(

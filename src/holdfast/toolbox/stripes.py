@@ -89,6 +89,7 @@ class Lines:
         self._waiting: deque[AnyAcquisition] = deque()
         self._places: dict[int, Place] = {}
         self._leaving: deque[tuple[Acquisition, bool]] = deque()  # and whether a tombstone is due
+        self._begun: set[tuple[Acquisition, bool]] = set()  # of these, by anybody
 
     @property
     def crowded(self) -> bool:
@@ -193,7 +194,10 @@ class Lines:
         """Nothing of who was dismissed stays in the store, and who waits there goes home."""
         engine, keeper = self.engine, self.engine.keeper
         while leaving := list(self._leaving):
-            pair = leaving[0]  # taken off when it is done: somebody else may do it, too
+            # Taken off when it is done: somebody else may do it, too. But of a hundred who were
+            # granted at once each begins with another; only at the end they help one another.
+            pair = next((each for each in leaving if each not in self._begun), leaving[0])
+            self._begun.add(pair)
             claim, tombstone = pair[0].claim, pair[1]
             result: Released | Unknown = Released()
             try:
@@ -222,6 +226,7 @@ class Lines:
             self._leaving.remove(pair)
         except ValueError:  # somebody else did it
             pass
+        self._begun.discard(pair)
 
 
 class AnyAcquisition:

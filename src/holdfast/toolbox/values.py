@@ -9,9 +9,11 @@ Partners: `once.py`, `election.py`, `latch.py`, `barrier.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from holdfast.core.acquire import Engine
@@ -22,7 +24,7 @@ from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Un
 
 __all__ = [
     "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "holders", "lasting",
-    "need", "read", "until_changed", "whole", "write",
+    "need", "read", "understood", "until_changed", "whole", "write",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -105,8 +107,21 @@ def encode(value: Any) -> bytes:
     return data
 
 
-def decode(data: bytes) -> Any:
-    return data[1:] if data[:1] == b"b" else json.loads(data[1:])
+def decode(name: str, data: bytes) -> Any:
+    with understood(name):
+        return data[1:] if data[:1] == b"b" else json.loads(data[1:])
+
+
+@contextlib.contextmanager
+def understood(name: str) -> Generator[None]:
+    """For reading what is in a cell: somebody else may have written it."""
+    try:
+        yield
+    except (ValueError, TypeError, struct.error, RecursionError) as error:
+        raise Misconfigured(
+            f"what the store has for {name!r} was not written by this version of holdfast "
+            f"({error}): use another name, or delete it there"
+        ) from error
 
 
 # -- cells -----------------------------------------------------------------------------------------

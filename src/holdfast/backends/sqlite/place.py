@@ -63,6 +63,8 @@ def prepare(path: Path) -> Path:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         refuse_network(path.parent)
+        if path.exists() and not path.is_file():
+            raise Misconfigured(f"{path} is a folder, or a device: name a file, sqlite:///path")
         beside.mkdir(mode=0o700, exist_ok=True)
         try:
             # SQLite would make it readable for all. Only when there is none: closing a descriptor

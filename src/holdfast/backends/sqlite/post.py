@@ -1,10 +1,11 @@
 """Mail between processes: one named pipe each, by which a waiter is called and a death is seen.
 
 Contract: a message is one line of JSON, [owner, expires, fence], or [owner] for "look again". It is
-written after the transaction that it tells of; losing one costs a heartbeat, never correctness. A
-process's end closes its pipe, which everybody who holds the other end sees at once: whoever
-depends on that process is then called. What the pipe says is a hint; whether the process is dead
-is what `presence.py` says.
+written after the transaction that it tells of; losing one costs a heartbeat, never correctness. It
+is lost when the pipe is full: who finds its own so, or nearly, has all who wait look. A process's
+end closes its pipe, which everybody who holds the other end sees at once: whoever depends on that
+process is then called. What the pipe says is a hint; whether the process is dead is what
+`presence.py` says.
 
 One thread for each process and database reads the pipe and watches the others; it is started by the
 first claim that waits, or the first watched cell.
@@ -14,6 +15,7 @@ Partner: `site.py`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -29,7 +31,6 @@ __all__ = ["Post", "sweep"]
 
 log = logging.getLogger("holdfast")
 
-ROOM = 65536
 DYING, TICK = 1.0, 0.001
 """How long it may take at most, and how often we look, until a process without a pipe is dead."""
 
@@ -48,7 +49,12 @@ class Post:
         os.mkfifo(self._path, 0o600)
         # Open for both, so that there is always a reader and nobody's writing end is the last.
         self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._epoll = select.epoll()
+        self._room = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)  # small where a user has many
+        try:
+            self._epoll = select.epoll()
+        except OSError:  # no descriptor is left
+            os.close(self._fd)
+            raise
         self._epoll.register(self._fd, select.EPOLLIN)
         self._rest = b""
         self._calls = calls  # owner -> how to tell it; outlives us when the files are replaced
@@ -221,15 +227,23 @@ class Post:
             self.drop()
 
     def _take_in(self) -> None:
+        missed = False
+        while data := self._mail():
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if line:
+                    owner, *held = json.loads(line)
+                    self._hand_out(owner, Held(*held) if held else None)
+            missed = missed or len(data) > self._room // 2
+        if missed:  # it may have been full
+            for call in list(self._calls.values()):
+                call(None)
+
+    def _mail(self) -> bytes:
         try:
-            data = self._rest + os.read(self._fd, ROOM)
+            return os.read(self._fd, self._room)
         except BlockingIOError:
-            return
-        *lines, self._rest = data.split(b"\n")
-        for line in lines:
-            if line:
-                owner, *held = json.loads(line)
-                self._hand_out(owner, Held(*held) if held else None)
+            return b""
 
     def _lost(self, fd: int) -> None:
         """Somebody's pipe has no reader any more."""

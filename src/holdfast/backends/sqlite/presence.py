@@ -40,7 +40,11 @@ _FLOCK = struct.Struct("hhqqi4x")
 class Presence:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._waiting_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._waiting_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # no descriptor is left
+            os.close(self._fd)
+            raise
         self.inode = os.fstat(self._fd).st_ino
         self._free: threading.Event | None = None
         self._waiting = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports import clock
 
-__all__ = ["Epoch", "boot_id", "now", "ready"]
+__all__ = ["Epoch", "boot_id", "is_new", "make", "now"]
 
 APPLICATION = 0x686F6C64  # "hold"
 VERSION = 2
@@ -103,12 +103,12 @@ now = _now if AHEAD else clock.now
 """The host's clock, the same in every process."""
 
 
-def ready(db: sqlite3.Connection) -> None:
-    """Make the tables if there are none; refuse a database that is not ours."""
+def is_new(db: sqlite3.Connection) -> bool:
+    """Whether it has no tables yet. Refuses a database that is not ours, and changes nothing."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if (application, version) == (APPLICATION, VERSION):
-        return
+        return False
     if application == APPLICATION:
         raise Misconfigured(
             f"the database was made by another version of holdfast (its format is {version}, "
@@ -119,6 +119,10 @@ def ready(db: sqlite3.Connection) -> None:
         raise Misconfigured(
             "the database belongs to another program; give holdfast a file of its own"
         )
+    return True
+
+
+def make(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     for statement in TABLES.split(";\n"):
         if statement.strip():

@@ -268,6 +268,7 @@ class Site:
             self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False
         )
         try:
+            new = schema.is_new(db)  # first of all: what follows would change another's
             db.execute(f"PRAGMA page_size = {PAGE}")
             (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
@@ -277,7 +278,8 @@ class Site:
                 )
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}").fetchone()
-            schema.ready(db)
+            if new:
+                schema.make(db)
             self._join(db, presence)
             self.cursor = db.cursor()
             self._files = self._inodes()
