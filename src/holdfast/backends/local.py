@@ -51,7 +51,7 @@ LITTLE = 0.01
 RELEASED = Released()
 NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
-INSIDE = "asked from inside the store, by a finaliser"
+INSIDE = "asked from inside the store, by a finaliser or a signal handler"
 
 HEARTBEAT = 5.0
 """How often who waits for a cell looks by itself."""
