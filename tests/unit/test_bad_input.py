@@ -105,6 +105,14 @@ BAD_URLS: dict[str, tuple[str, str]] = {
     "port for memory": ("memory://x:1", "have no port"),
     "bad port": ("memory://x:999999", "is no port"),
     "password with a slash": ("memory://u:se/cret@h", "@ after its host"),
+    "a host with an empty part": ("memory://a..b", "a host with a part that is empty"),
+    "a host with a long part": ("memory://" + "a" * 64, "empty or too long"),
+    "a host forgotten": ("redlock://a,b,c,", "a comma with no host"),
+    "a host with a port only": ("redis+cluster://a:1,:2", "a comma with no host"),
+    "a user beyond UTF-8": ("memory://\ud800:secret@h", "cannot be written as UTF-8"),
+    "centuries": ("memory://x?request_timeout=1e10", "more than ten years"),
+    "redis, centuries": ("redis://x?window=1e10", "window=1e\\+10: more than ten years"),
+    "redlock, centuries": ("redlock://x,y,z?fence_memory=1e18", "more than ten years"),
     "a login for each host": ("memory://u:secret@a,v:secret@b", "one user and password for all"),
 }
 
@@ -124,6 +132,8 @@ def test_bad_urls(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         "memory://u:c4nary@h",
         "memory://u:c4na/ry@h",
+        "memory://u:c4na\ud800ry@h",
+        "memory://u:c4nary@a..b",
         "memory://:c4nary?x@h",
         "memory://u:c4nary@h?nope=1",
         "nope://u:c4nary@h",

@@ -217,3 +217,13 @@ def test_an_answer_for_who_was_here_before_does_not_take_the_place_of_who_is_her
     again = room.enter(Claim("x", "a"), place(2))
     room.answered(line, before, None)
     assert line.first() is again
+
+
+@pytest.mark.parametrize("said", [b"", b"hello", b"a b c d", b"a 1 2", b"a 1 2 3 4", b"\xff 1 2 3"])
+def test_a_message_that_is_no_call_is_nobodys(said: bytes) -> None:
+    """It ended the subscription, and everybody asked for themselves."""
+    room = Office().room
+    ticket = room.enter(Claim("x", "a"), place())
+    room.heard(b"channel", said, HERE)
+    assert ticket.called is None
+    assert not ticket.event.is_set()
