@@ -47,6 +47,8 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "renew as long as the ttl": (lambda c: c.lock("x", ttl=3, renew=3), "not shorter than ttl=3"),
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
+    "more permits than are counted": (lambda c: c.semaphore("x", 2**31), "more than 2147483647"),
+    "permits beyond floats": (lambda c: c.semaphore("x", 10**400), "more than 2147483647"),
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
     "reentrant semaphore": (lambda c: c.semaphore("x", 2, reentrant=True), "second permit"),

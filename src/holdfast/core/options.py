@@ -30,6 +30,9 @@ RESERVED = ("host", "pid", "label", "presence")
 MAX_TTL = 10 * 366 * 86400.0
 """Ten years: beyond it a store's arithmetic overflows before anybody wants the lock."""
 
+MAX_PERMITS = 2**31 - 1
+"""What every store can count exactly."""
+
 
 class LockOptions(TypedDict, total=False):
     """What `lock`, `rwlock` and `semaphore` accept, sync and async."""
@@ -162,6 +165,10 @@ def _renew_every(renew: Any, ttl: float) -> float | None:
 def _permits(what: str, value: Any, limit: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Misconfigured(f"{what}={value!r}: a semaphore counts whole permits, 1 or more")
+    if value > MAX_PERMITS:
+        raise Misconfigured(
+            f"{what}: more than {MAX_PERMITS} permits, which not every store counts"
+        )
     if limit is not None and isinstance(limit, int) and value > limit >= 1:
         raise Misconfigured(f"{what}={value} of {limit} permits could never be granted")
     return value
