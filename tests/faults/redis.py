@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,3 +66,55 @@ def waiting(lock: holdfast.Lock, timeout: float = 20.0) -> Iterator[Waiter]:
         yield waiter
     finally:
         waiter._thread.join(timeout + 5)
+
+
+@contextmanager
+def stranger(speak: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that is no Redis, and speaks so to whoever comes; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    talks: list[threading.Thread] = []
+
+    def talk(link: socket.socket) -> None:
+        with link:
+            try:
+                speak(link)
+            except OSError:
+                pass  # it has gone
+
+    def serve() -> None:
+        while True:
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                return
+            talks.append(threading.Thread(target=talk, args=(link,)))
+            talks[-1].start()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        server.join()
+        for thread in talks:
+            thread.join()
+
+
+def endlessly(link: socket.socket) -> None:
+    """Says something that never ends; for so long that nobody takes it for an answer in time."""
+    end = time.monotonic() + 3 * SOON
+    while time.monotonic() < end:
+        link.sendall(b"+" + b"x" * 65536)
+
+
+def agreeing(link: socket.socket) -> None:
+    """Says yes to everything."""
+    while link.recv(4096):
+        link.sendall(b"+OK\r\n" * 9)
+
+
+def asking_back(link: socket.socket) -> None:
+    link.recv(100)
+    link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -10,9 +11,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast import Unavailable
+from holdfast import Misconfigured, Unavailable, aio
+from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
-from tests.faults.redis import Waiter, fresh, in_line, waiting
+from tests.faults.redis import (
+    SOON,
+    Waiter,
+    agreeing,
+    endlessly,
+    fresh,
+    in_line,
+    stranger,
+    waiting,
+)
 from tests.servers import RedisServer
 from tests.waiting import until
 
@@ -187,3 +198,110 @@ def test_a_value_for_less_than_a_microsecond_is_not_kept_for_ever(server: RedisS
             )
         )
         assert drive(engine.backend.cell_read("x", engine.port.now() + 5)) is None
+
+
+FOREIGN: dict[str, tuple[str, ...]] = {
+    "a list": ("RPUSH", "somebody's"),
+    "a text": ("SET", "somebody's"),
+    "nothing": ("SET", ""),
+    "half of a free lock": ("SET", "f123"),
+    "half of a lock": ("SET", "x123"),
+    "a lock without an owner": ("SET", "x" + 30 * "0"),
+    "half of a line": ("SET", "cx1" + 30 * "0"),
+}
+
+
+@pytest.mark.req("law 2", "law 4", "B7")
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_somebody_else_wrote_where_a_lock_is_kept(server: RedisServer, what: str) -> None:
+    """Who asked was told that the store does not answer, and its clean-up was tried for ever. A
+    text was taken for a free lock and replaced. One such key hid all others from an operator."""
+    verb, *words = FOREIGN[what]
+    url = fresh(server.url)
+    key = f"{url.partition('prefix=')[2]}:{{x}}"
+    with holdfast.connect(url) as locks, locks.lock("other") as other:
+        lease = locks.lock("x", ttl=60).acquire()
+        assert lease
+        with contextlib.ExitStack() as stack:
+            waiter = stack.enter_context(waiting(locks.lock("x")))
+            in_line(locks, 1)
+            server.call(verb, f"{key}:theirs", *words)
+            server.call("RENAME", f"{key}:theirs", key)  # at once, or the lock is free in between
+            before = server.call("DUMP", key)
+            with pytest.raises(Misconfigured, match="is no lock of this version"):
+                waiter.result()
+        with pytest.raises(holdfast.LeaseLost):
+            lease.renew()
+        assert lease.release() is False
+        asking: list[Callable[[], object]] = [
+            lambda: locks.lock("x").acquire(blocking=False),
+            lambda: locks.rwlock("x").read().acquire(timeout=1),
+            lambda: locks.multi("x", "y").acquire(timeout=1),
+            lambda: locks.evict("x"),
+        ]
+        for ask in asking:
+            with pytest.raises(Misconfigured, match="is no lock of this version"):
+                ask()
+        until(lambda: locks._engine().keeper.owed == 0, "the waiter's place is given up")
+        assert [info.name for info in locks.inspect()] == ["other"]
+        assert other.held
+        assert server.call("DUMP", key) == before
+        assert server.call("EXISTS", f"{key}:q") == 0
+        server.call("DEL", key)
+        assert locks.lock("x").acquire(blocking=False)
+
+
+@pytest.mark.req("B7")
+def test_what_somebody_else_wrote_beside_a_lock_hides_nothing(server: RedisServer) -> None:
+    url = fresh(server.url)
+    prefix = url.partition("prefix=")[2]
+    with holdfast.connect(url) as locks, locks.lock("x"), locks.lock("y"):
+        for letter in "qdch":
+            server.call("SET", f"{prefix}:{{x}}:{letter}", "somebody's")
+        assert [info.name for info in locks.inspect()] == ["x", "y"]
+
+
+def acquire(port: str, url: str) -> object:
+    async def main() -> object:
+        async with aio.connect(url, request_timeout=1) as locks:
+            return await locks.lock("x").acquire(timeout=1)
+
+    if port == "aio":
+        return asyncio.run(main())
+    with holdfast.connect(url, request_timeout=1) as locks:
+        return locks.lock("x").acquire(timeout=1)
+
+
+PORTS = pytest.mark.parametrize("port", ["sync", "aio"])
+
+
+@PORTS
+@pytest.mark.req("law 5")
+def test_a_server_that_never_stops_talking(port: str) -> None:
+    """As long as there was something to read, nobody looked at the time."""
+    with stranger(endlessly) as address:
+        began = now()
+        with pytest.raises(Unavailable, match="in time"):
+            acquire(port, f"redis://{address}")
+        assert now() - began < SOON
+
+
+@PORTS
+@pytest.mark.parametrize("kind", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
+def test_a_server_that_says_yes_to_everything_is_no_redis(port: str, kind: str) -> None:
+    """It was an error of unpacking, from the middle of an acquire."""
+    with stranger(agreeing) as address, pytest.raises(Misconfigured, match="is no Redis"):
+        acquire(port, kind.format(address))
+
+
+@PORTS
+def test_a_database_beyond_all_numbers(server: RedisServer, port: str) -> None:
+    """It was tried again and again, as if the server could have it later."""
+    with pytest.raises(Misconfigured, match="no such database"):
+        acquire(port, server.url[:-1] + "9" * 19)
+
+
+def test_tls_to_a_server_without(server: RedisServer) -> None:
+    """It was said that it may want a certificate."""
+    with pytest.raises(Unavailable, match="if it does not speak TLS, use redis://"):
+        acquire("sync", server.url.replace("redis://", "rediss://"))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -27,7 +25,7 @@ from holdfast.backends.redlock.wires import DEAD
 from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
 from holdfast.types import Claim, Grant, Unknown
-from tests.faults.redis import fresh
+from tests.faults.redis import SOON, asking_back, endlessly, fresh, stranger
 from tests.servers import RedisMasters, RedisServer
 from tests.waiting import until
 
@@ -95,31 +93,6 @@ def on(port: str, url: str, work: Callable[[Any], Any]) -> Any:
         return asyncio.run(work(Sync(locks)))
 
 
-@contextmanager
-def no_redis() -> Iterator[str]:
-    """A server that says what no Redis says, to everybody."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                link, _ = listener.accept()
-            except OSError:
-                return
-            with link:
-                link.recv(100)
-                link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
 @PORTS
 @pytest.mark.req("R4", "R34")
 def test_a_node_that_is_no_redis(
@@ -132,9 +105,30 @@ def test_a_node_that_is_no_redis(
             await client.cycle()
         assert await client.names() == []
 
-    with no_redis() as address:
+    with stranger(asking_back) as address:
         on(port, url_of(masters, address), work)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+@PORTS
+@pytest.mark.req("R4", "law 5")
+def test_a_node_that_never_stops_talking(masters: RedisMasters, port: str) -> None:
+    """As long as there was something to read, nobody looked at the time: not before a quorum that
+    needs this node has answered, and not while the client was closed."""
+
+    async def work(client: Any) -> None:
+        masters.nodes[0].pause()
+        try:
+            with pytest.raises(Unavailable, match="1 of 3 nodes"):
+                await client.cycle()
+        finally:
+            masters.nodes[0].resume()
+        await client.cycle()
+
+    with stranger(endlessly) as address:
+        began = now()
+        on(port, url_of(masters, address), work)
+        assert now() - began < 2 * SOON
 
 
 @PORTS
@@ -351,3 +345,30 @@ def test_busy_is_not_unavailable_however_short_the_wait(
             proxy.delay(0.01, "to_client")
         for _ in range(5):
             assert locks.lock("x").acquire(timeout=0.002) is None
+
+
+@PORTS
+@pytest.mark.req("R4", "B1", "B7")
+def test_what_somebody_else_wrote_where_votes_and_tokens_are_kept(
+    masters: RedisMasters, port: str
+) -> None:
+    """A text where a token is kept ended every acquire of that name, and hid all locks from an
+    operator; so did a vote that is no text, and one that is of another kind."""
+    url = url_of(masters, real=3)
+    prefix = url.partition("prefix=")[2].partition("&")[0]
+    for node in masters.nodes:
+        node.call("SET", f"{prefix}:{{x}}:f", "somebody's")
+        node.call("EVAL", "return redis.call('SET', KEYS[1], '\\255\\254')", 1, f"{prefix}:{{y}}")
+        node.call("RPUSH", f"{prefix}:{{z}}", "somebody's")
+    masters.nodes[0].call("SET", f"{prefix}:{{held}}:f", "somebody's")
+
+    async def work(client: Any) -> None:
+        await client.cycle()
+        assert await client.names() == ["held", "y"]
+
+    with holdfast.connect(url) as other, other.lock("held", ttl=60):
+        on(port, url, work)
+    tokens = [
+        str(node.call("GET", f"{prefix}:{{x}}:f")).partition(" ")[0] for node in masters.nodes
+    ]
+    assert sum(token.isdigit() for token in tokens) >= 2

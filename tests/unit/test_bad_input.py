@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
     "permits 2**31": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
-    "permits beyond counting": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
+    "permits beyond floats": (lambda c: c.semaphore("x", 10**400), "2147483647 permits at most"),
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
     "reentrant semaphore": (lambda c: c.semaphore("x", 2, reentrant=True), "second permit"),
@@ -125,6 +125,14 @@ BAD_URLS: dict[str, tuple[str, str]] = {
         "postgresql://h/db?target_session_attrs=master",
         "choose from any, read-write",
     ),
+    "a host with an empty part": ("memory://a..b", "a host with a part that is empty"),
+    "a host with a long part": ("memory://" + "a" * 64, "empty or too long"),
+    "a host forgotten": ("redlock://a,b,c,", "a comma with no host"),
+    "a host with a port only": ("redis+cluster://a:1,:2", "a comma with no host"),
+    "a user beyond UTF-8": ("memory://\ud800:secret@h", "cannot be written as UTF-8"),
+    "centuries": ("memory://x?request_timeout=1e10", "more than ten years"),
+    "redis, centuries": ("redis://x?window=1e10", "window=1e\\+10: more than ten years"),
+    "redlock, centuries": ("redlock://x,y,z?fence_memory=1e18", "more than ten years"),
     "a login for each host": ("memory://u:secret@a,v:secret@b", "one user and password for all"),
 }
 
@@ -144,6 +152,8 @@ def test_bad_urls(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         "memory://u:c4nary@h",
         "memory://u:c4na/ry@h",
+        "memory://u:c4na\ud800ry@h",
+        "memory://u:c4nary@a..b",
         "memory://:c4nary?x@h",
         "memory://u:c4nary@h?nope=1",
         "nope://u:c4nary@h",

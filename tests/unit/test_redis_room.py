@@ -4,6 +4,7 @@ call counts or does not."""
 from __future__ import annotations
 
 import math
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,10 @@ import pytest
 from tests.waiting import PATIENCE
 
 from holdfast.backends.redis.calls import Called, Place, Ticket
+from holdfast.backends.redis.sockets import CHUNK, Wire
+from holdfast.backends.redis.threads import ThreadEar
 from holdfast.backends.redis.waiting import DEAF, Room
+from holdfast.backends.redis.wire import pack
 from holdfast.core.lease import DRIFT, STALE
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Claim
@@ -217,3 +221,32 @@ def test_an_answer_for_who_was_here_before_does_not_take_the_place_of_who_is_her
     again = room.enter(Claim("x", "a"), place(2))
     room.answered(line, before, None)
     assert line.first() is again
+
+
+@pytest.mark.parametrize("said", [b"", b"hello", b"a b c d", b"a 1 2", b"a 1 2 3 4", b"\xff 1 2 3"])
+def test_a_message_that_is_no_call_is_nobodys(said: bytes) -> None:
+    """It ended the subscription, and everybody asked for themselves."""
+    room = Office().room
+    ticket = room.enter(Claim("x", "a"), place())
+    room.heard(b"channel", said, HERE)
+    assert ticket.called is None
+    assert not ticket.event.is_set()
+
+
+@pytest.mark.req("law 6")
+def test_who_listens_to_much_comes_to_its_heartbeats() -> None:
+    """As long as there was something to hear, nothing else was done."""
+    here, there = socket.socketpair()
+    heard: list[bytes] = []
+    ear = ThreadEar(Wire(here), lambda channel, payload: heard.append(payload))
+    try:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * CHUNK)
+        there.setblocking(False)
+        said = pack("message", "channel", "x" * 8000)
+        count = there.send(said * (2 * CHUNK // len(said))) // len(said)
+        assert count * len(said) > 1.5 * CHUNK
+        drive(ear.listen(0.0))
+        assert 0 < len(heard) < count
+    finally:
+        ear.close()
+        there.close()

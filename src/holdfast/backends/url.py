@@ -134,6 +134,12 @@ def parse(text: str) -> Url:
         raise Misconfigured(f"the {scheme}:// URL has an @ after its host. {ENCODE}")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
+    try:
+        authority.encode()
+    except UnicodeEncodeError:
+        raise Misconfigured(
+            f"the user name, password or host of the {scheme}:// URL cannot be written as UTF-8"
+        ) from None
     login, _, hosts = authority.rpartition("@")
     logins: tuple[tuple[str, str], ...] = ()
     parts = authority.split(",")
@@ -142,6 +148,8 @@ def parse(text: str) -> Url:
         logins = tuple(_login(login) for login, _, _ in split)
         login, hosts = "", ",".join(host for _, _, host in split)
     user, password = _login(login)
+    if "," in hosts and not all(part.partition(":")[0] for part in hosts.split(",")):
+        raise Misconfigured(f"the {scheme}:// URL has a comma with no host before or after it")
     pairs = parse_qsl(query, keep_blank_values=True)
     doubled = [name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1]
     if doubled:
@@ -175,7 +183,15 @@ def _host(text: str, scheme: str) -> tuple[str, int | None]:
     if port and not (port.isdigit() and 0 < int(port) < 65536):
         # Not shown: it may be half of a password.
         raise Misconfigured(f"what follows a colon in the {scheme}:// URL is no port. {ENCODE}")
-    return unquote(host), int(port) if port else None
+    host = unquote(host)
+    try:
+        if not host.startswith("/"):  # a directory of sockets
+            host.encode("idna")  # as whoever looks it up must
+    except UnicodeError:
+        raise Misconfigured(
+            f"the {scheme}:// URL names a host with a part that is empty or too long. {ENCODE}"
+        ) from None
+    return host, int(port) if port else None
 
 
 def _shorn(text: str) -> str:

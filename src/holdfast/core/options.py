@@ -108,8 +108,6 @@ def want(
     limit: int = 1,
 ) -> Want:
     ttl = seconds("ttl", options.get("ttl", 30.0), "a lease must end some day, and not at once")
-    if ttl > MAX_TTL:
-        raise Misconfigured(f"ttl={ttl:g}: more than ten years is a lock nobody can get back")
     if mode not in capabilities.modes:
         able = ", ".join(sorted(mode.value for mode in capabilities.modes))
         reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
@@ -179,6 +177,10 @@ def seconds(what: str, value: Any, hint: str) -> float:
     if not (0 < number < math.inf):
         raise Misconfigured(
             f"{what}={number:g} must be a positive, finite number of seconds: {hint}"
+        )
+    if number > MAX_TTL:
+        raise Misconfigured(
+            f"{what}={number:g}: more than ten years, where the arithmetic of stores ends"
         )
     return number
 

@@ -33,7 +33,7 @@ from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, checked_timeout, seconds, want
 from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.toolbox.under import left_of, under
-from holdfast.toolbox.values import decode, encode, forget, lasting, need, read, write
+from holdfast.toolbox.values import decode, encode, forget, need, read, write
 from holdfast.types import Busy, Capabilities, Mode
 
 __all__ = ["Compute", "Recipe", "Use", "get", "invalidate", "recipe"]
@@ -93,7 +93,7 @@ def recipe(
         raise Unsupported("once needs fencing tokens, and this backend gives none")
     checked_name(name)
     checked_name(FRESH + name)  # the longest that the store hears of it
-    ttl = lasting("ttl", ttl, "a value is for a time, and not for none")
+    ttl = seconds("ttl", ttl, "a value is for a time, and not for none")
     if ahead is None:
         ahead = AHEAD * ttl
     elif ahead != 0:

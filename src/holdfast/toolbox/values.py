@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
-from holdfast.core.options import MAX_TTL, seconds
+from holdfast.core.options import seconds
 from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Unknown
 
 __all__ = [
-    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "holders", "lasting",
+    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "holders",
     "need", "read", "understood", "until_changed", "whole", "write",
 ]  # fmt: skip
 
@@ -72,15 +72,7 @@ def whole(what: str, value: Any, least: int = 1) -> int:
 
 
 def checked_keep(keep: Any) -> float:
-    return lasting("keep", keep, "the state must outlive its users, and end some day")
-
-
-def lasting(what: str, value: Any, hint: str) -> float:
-    """How long a cell is kept; beyond ten years a store's arithmetic ends."""
-    number = seconds(what, value, hint)
-    if number > MAX_TTL:
-        raise Misconfigured(f"{what}={number:g}: ten years at most")
-    return number
+    return seconds("keep", keep, "the state must outlive its users, and end some day")
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def site_of(url: Url) -> tuple[Site, Keys]:
     if url.password and not url.user:
         raise Misconfigured(f"a password without a user: {url}")
     hosts = url.hosts or (("127.0.0.1", PORT),)
-    endpoints = tuple(Endpoint(_host(host), port or PORT) for host, port in hosts)
+    endpoints = tuple(Endpoint(host, port or PORT) for host, port in hosts)
     tls = None
     if url.scheme == "etcds":
         tls = tls_context(values["ca"], values["cert"], values["key"])
@@ -40,11 +40,3 @@ def site_of(url: Url) -> tuple[Site, Keys]:
     if prefix and not prefix.endswith(b"/"):
         prefix += b"/"
     return Site(endpoints, tls, url.user, url.password), Keys(prefix, values["name"] == "exact")
-
-
-def _host(host: str) -> str:
-    try:
-        host.encode("idna")  # what a look-up will do, and raise out of nowhere
-    except UnicodeError:
-        raise Misconfigured(f"{host!r} is no name of a host") from None
-    return host

@@ -32,7 +32,7 @@ from holdfast.backends.redis.lua import (
 from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
-from holdfast.backends.redis.steps import NOT_OURS, Options
+from holdfast.backends.redis.steps import NO_LOCK, NOT_OURS, Options
 from holdfast.backends.redis.together import Several
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.waiting import Room
@@ -40,7 +40,7 @@ from holdfast.backends.redis.wire import NoAnswer
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
-from holdfast.errors import Unavailable
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.types import (
     Buried,
     Busy,
@@ -113,6 +113,8 @@ class Backend(Several):
         except NoAnswer as error:
             return Unknown(str(error))
         if isinstance(reply, int):
+            if reply == NO_LOCK:
+                raise self._no_lock(claim.name)
             if reply < 0:
                 return Buried()
             fence = None if claim.mode is Mode.PERMITS else reply
@@ -209,6 +211,12 @@ class Backend(Several):
 
     def _call_off(self, claim: Claim) -> None:
         self._room.call_off(claim)
+
+    def _no_lock(self, name: str) -> Misconfigured:
+        return Misconfigured(
+            f"the key {self._line.keys.lock(name)!r} holds something that is no lock of this "
+            "version of holdfast. Use another prefix or name, or delete the key if nobody needs it"
+        )
 
     def _shown(self, name: str, reply: Any) -> LockInfo:
         return overview.line(name, reply)

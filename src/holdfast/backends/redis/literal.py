@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from holdfast.backends.common import info_text, public_id
 from holdfast.backends.redis import overview
@@ -22,7 +22,7 @@ from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lobby import Lobby, Sight
 from holdfast.backends.redis.lua import Script, Scripts
 from holdfast.backends.redis.requests import Requests, microseconds
-from holdfast.backends.redis.steps import Options, Steps
+from holdfast.backends.redis.steps import NO_LOCK, Options, Steps
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer, pack_word
 from holdfast.core.backend import Signals
@@ -162,8 +162,8 @@ class LiteralBackend(Steps):
             lobby.failed(claim)
             raise
         if isinstance(reply, int):
-            if reply == -2:
-                self._no_lock(claim.name)
+            if reply == NO_LOCK:
+                raise self._no_lock(claim.name)
             if reply < 0:
                 return Buried()
             grant = Grant(claim, valid_until(sent, claim.ttl), reply)
@@ -187,8 +187,8 @@ class LiteralBackend(Steps):
     def _call_off(self, claim: Claim) -> None:
         self._lobby.leave(claim)
 
-    def _no_lock(self, name: str) -> NoReturn:
-        raise Misconfigured(
+    def _no_lock(self, name: str) -> Misconfigured:
+        return Misconfigured(
             f"the key {name!r} holds something that is no lock of dialect={self._dialect.name}: "
             "another kind of lock, or data. Use another name, or the dialect it was made with"
         )
@@ -221,12 +221,6 @@ class LiteralBackend(Steps):
             info=overview.info_of(marks[b"i"]) if ours else {},
         )
         return LockInfo(name, (claim,), (), fence)
-
-    async def evict(self, name: str, deadline: float) -> int:
-        count = await super().evict(name, deadline)
-        if count < 0:
-            self._no_lock(name)
-        return count
 
 
 async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:

@@ -7,6 +7,7 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,7 @@ def pairs(flat: Any) -> dict[bytes, bytes]:
 def line(name: str, reply: Any) -> LockInfo:
     now, lock, sharing, queue, entries, clients = reply
     entry_of, alive = pairs(entries), pairs(clients)
-    token, expires, owner, info = exclusive(lock or b"")
+    token, expires, owner, info = exclusive(lock or b"")  # []: of another kind
     holders: list[ClaimInfo] = []
     if expires > now:
         holders.append(
@@ -102,22 +103,18 @@ def line(name: str, reply: Any) -> LockInfo:
 
 def exclusive(lock: bytes) -> tuple[int, int, str, bytes]:
     """The last token, and the exclusive holder's expiry (0: there is none), owner and info. What a
-    lock's string says is written down in scripts/lines.lua."""
-    match lock[:1]:
-        case b"f":
-            return int(*struct.unpack_from("<d", lock, 1)), 0, "", b""
-        case b"x":
-            token, expires = struct.unpack_from("<dd", lock, 1)
-            rest = lock[17:]
-        case b"c":
-            token, expires = struct.unpack_from("<dd", lock, 3)
-            rest = lock[51:]
-            if lock[1:2] != b"x":
-                expires = 0
-        case _:
-            return 0, 0, "", b""
-    owner, _, info = rest.partition(b" ")
-    return int(token), int(expires), owner.decode(), info
+    lock's string says is written down in scripts/lines.lua; what is no lock says nothing."""
+    kind = lock[:1]
+    if kind == b"f" and len(lock) == 9:
+        return int(*struct.unpack_from("<d", lock, 1)), 0, "", b""
+    rest = lock[{b"x": 17, b"c": 51}.get(kind, len(lock)) :]
+    owner, space, info = rest.partition(b" ")
+    token, expires = struct.unpack_from("<dd", lock, 1 if kind == b"x" else 3) if space else (0, 0)
+    if not math.isfinite(token + expires):
+        return 0, 0, "", b""
+    if kind == b"c" and lock[1:2] != b"x":
+        expires = 0
+    return int(token), int(expires), owner.decode(errors="replace"), info
 
 
 def scores(flat: Any) -> list[tuple[bytes, int]]:

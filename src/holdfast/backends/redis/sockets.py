@@ -103,8 +103,11 @@ class Wire:
     def reply(self, deadline: float) -> Any:
         reply = self._gets()
         while reply is NOTHING:
-            self.receive(deadline)
+            late = now() >= deadline
+            self.receive(deadline)  # what is here is read, late as we may be ourselves
             reply = self._gets()
+            if late and reply is NOTHING:  # but not what never ends
+                raise TooLate("no answer in time")
         return reply
 
     def receive(self, deadline: float) -> None:

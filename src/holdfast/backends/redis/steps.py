@@ -18,7 +18,7 @@ from holdfast.backends.redis.lua import Scripts
 from holdfast.backends.redis.transport import RENEWALS
 from holdfast.backends.redis.wire import NoAnswer
 from holdfast.core.lease import valid_until
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.types import AlreadyLost, Claim, Grant, LockInfo, Lost, Released, Renewed, Unknown
 
 __all__ = ["Options", "Steps"]
@@ -27,6 +27,9 @@ RELEASED = Released()
 PATIENCE = 1.0
 """Seconds that the answer to an attempt or a release is waited for, or a third of the time there
 is, if that is more: if it was lost, or the server was, asking again brings it in the time left."""
+
+NO_LOCK = -2
+"""What a script says of a key that holds something else: it is not ours to replace."""
 
 NOT_OURS = "Redis has it no longer: it expired, was evicted, or the server lost its memory"
 
@@ -58,6 +61,10 @@ class Steps(Cells, ABC):
     @abstractmethod
     def _call_off(self, claim: Claim) -> None:
         """Whoever still waits for this claim need not."""
+
+    @abstractmethod
+    def _no_lock(self, name: str) -> Misconfigured:
+        """What it means that something else is where this lock is kept."""
 
     @abstractmethod
     def _shown(self, name: str, reply: Any) -> LockInfo:
@@ -163,6 +170,8 @@ class Steps(Cells, ABC):
             reply, _ = await self._courier.call(self._scripts.evict, rest, slot, deadline)
         except NoAnswer as error:
             raise Unavailable(f"Redis did not answer: {error}") from None
+        if reply == NO_LOCK:
+            raise self._no_lock(name)
         count: int = reply
         return count
 

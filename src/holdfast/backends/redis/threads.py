@@ -69,9 +69,12 @@ class ThreadEar:
 
     async def listen(self, until: float) -> None:
         wire = self._wire
+        over = False
         while True:
             while (reply := wire._gets()) is not NOTHING:
                 self._deliver(reply)
+            if over:
+                return
             if isinstance(wire.sock, ssl.SSLSocket) and wire.sock.pending():
                 wire.receive(now() + 1)
                 continue
@@ -83,6 +86,7 @@ class ThreadEar:
                 if fd == self._bell.fileno():
                     self._bell.recv(64)
                     return
+            over = now() >= until  # there may be something to hear without end
             wire.receive(now() + 1)
 
     def _probe(self) -> None:

@@ -104,8 +104,12 @@ class Room(attendance.Room[str, Ticket, Called]):
         if name != self.channel:
             self.tell_watchers(name)
             return
-        owner, fence, clock, span = payload.decode().split(" ")
-        self._call(owner, Called(int(fence), int(clock), int(span), run_id))
+        try:
+            owner, fence, clock, span = payload.decode().split(" ")
+            called = Called(int(fence), int(clock), int(span), run_id)
+        except ValueError:
+            return  # somebody else's message
+        self._call(owner, called)
 
     def firsts(self, now: float) -> list[tuple[Line, Ticket]]:
         """For each line whose heartbeat is due, the one to ask for."""

@@ -138,6 +138,8 @@ class Settings:
                 raise _refusal(str(reply), where)
         if isinstance(role, ReplyError) and str(role).startswith(("NOAUTH", "LOADING", "DENIED")):
             raise _refusal(str(role), where)
+        if not isinstance(role, ReplyError) and not (isinstance(role, list) and role):
+            raise Misconfigured(f"what answers at {where} is no Redis")
         mode = info_field(server, b"redis_mode:")
         if mode and mode != self.mode:
             raise Misconfigured(f"{where} {OTHERS[self.mode, mode]}")
@@ -220,6 +222,8 @@ def unreachable(
         settings.curt.add(where)
     # A server that wants a certificate hangs up after the handshake, and what it says may be lost.
     hint = "; it may want a certificate: tls_cert" if settings.uncertified else ""
+    if settings.tls and isinstance(error, TimeoutError):  # a plain Redis waits for us to go on
+        hint = "; if it does not speak TLS, use redis://"
     return NotSent(f"could not connect: {str(error) or 'no answer in time'}{hint}")
 
 
@@ -241,7 +245,9 @@ def _refusal(text: str, where: str) -> Exception:
             f"Redis at {where} lets this user in, but not do what locks need ({text}). Its "
             "page in docs/backends has the exact ACL"
         )
-    if text.startswith(("ERR DB index", "ERR invalid DB", "ERR SELECT")):
+    if text.startswith(
+        ("ERR DB index", "ERR invalid DB", "ERR SELECT", "ERR value is not an integer")
+    ):
         return Misconfigured(f"Redis at {where} has no such database ({text})")
     if text.startswith(("NOPROTO", "ERR unknown command 'HELLO'", "ERR unknown command `HELLO`")):
         return Misconfigured(f"Redis at {where} does not speak RESP3; use protocol=2")

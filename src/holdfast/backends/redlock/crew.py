@@ -76,13 +76,14 @@ class Crew:
         poll, by_fd = self._poll.poll, self._by_fd
         while waiting and not ballot.decided:
             ready = poll(milliseconds(deadline))
-            if not ready and now() >= deadline:
-                break
+            late = now() >= deadline
             for fd, _ in ready:
                 wire = by_fd[fd]
                 self._pump(wire)
                 if wire.waited_for and (wire.answered or wire.state == DEAD):
                     waiting -= self._settle(wire, letter, ballot)
+            if late:  # what has come is read; a node may go on for ever
+                break
         if waiting:
             self._give_up(ballot)
 
@@ -180,11 +181,10 @@ class Crew:
         """Let what was said arrive, if it does soon. **Hazard**: a connection that is closed before
         an answer was read is reset, and takes along what its node has not read."""
         while any(wire.owed for wire in self._by_fd.values()):
-            ready = self._poll.poll(milliseconds(deadline))
-            if not ready:
-                break
-            for fd, _ in ready:
+            for fd, _ in self._poll.poll(milliseconds(deadline)):
                 self._pump(self._by_fd[fd])
+            if now() >= deadline:
+                break
 
     def close(self) -> None:
         """At once. What is owed on its wires is owed to their nodes."""

@@ -104,7 +104,7 @@ def _line(name: str, said: Sequence[Any], nodes: int, quorum: int) -> LockInfo:
     last = 0
     for reply in said:
         lock, _, fence, _ = reply
-        last = max(last, int(fence.partition(b" ")[0]) if fence else 0)
+        last = max(last, _token(fence)[0])
         if lock:
             votes.setdefault(lock, []).append(reply)
     silent = nodes - len(said)
@@ -116,20 +116,21 @@ def _line(name: str, said: Sequence[Any], nodes: int, quorum: int) -> LockInfo:
     return LockInfo(name, holders, (), last or None)
 
 
+def _token(fence: bytes | None) -> tuple[int, bytes]:
+    """What a node remembers, and who wrote it; 0: nothing, or what no client of ours wrote."""
+    token, _, writer = (fence or b"").partition(b" ")
+    return (int(token) if token.isdigit() else 0), writer
+
+
 def _holder(lock: bytes, replies: Sequence[Any], nodes: int) -> ClaimInfo:
     owner, _, info = lock.partition(b" ")
-    fences = [
-        int(token)
-        for _, _, fence, _ in replies
-        if fence
-        for token, _, writer in [fence.partition(b" ")]
-        if writer == owner
-    ]
+    tokens = [_token(fence) for _, _, fence, _ in replies]
+    fences = [token for token, writer in tokens if writer == owner and token]
     fence = max(fences, default=None)
     clock = max(moment for _, _, _, moment in replies)
     left = min(remaining for _, remaining, _, _ in replies)
     return ClaimInfo(
-        id=public_id(owner.decode()),
+        id=public_id(owner.decode(errors="replace")),
         mode=Mode.EXCLUSIVE,
         since=max(0.0, (clock - fence) / 1e6) if fence else 0.0,  # a token is the time of its grant
         remaining=left / 1e3 if left >= 0 else None,

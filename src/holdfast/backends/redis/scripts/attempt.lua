@@ -5,16 +5,18 @@
 --        taken at once (ms)  6 channel
 --        7 permits:limit:fair:queue:window:hearing:memory (fair, queue: 1, 0; hearing: 0, 1, 3;
 --        window and memory in us; memory: how long the last token is remembered)
--- Result an integer > 0: granted, and this is the token (permits: 1); or -1: refused by a tombstone
+-- Result an integer > 0: granted, and this is the token (permits: 1); -1: refused by a tombstone; -2:
+--        the key is no lock
 --        {1, token, remaining}: this owner held it already, for so long
 --        {0, now, look at or 0, number in line or 0, ahead or -1, holder's info}: busy
 -- Laws   2 and 3 (asking twice is asking once; a tombstone refuses), 6 (one round trip), 7
 
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
-if ARGV[2] == 'x' and (not value or string.byte(value) == 102) then  -- f: nobody there
+-- f: nobody there
+if ARGV[2] == 'x' and (not value or #value == 9 and string.byte(value) == 102) then
   local fence = value and struct.unpack('<d', value, 2) + 1 or now
   if fence < now then fence = now end
   redis.call('SET', KEYS[1],
@@ -28,7 +30,7 @@ local owner, ttl = ARGV[1], tonumber(ARGV[3])
 local permits, limit, fair, queueing, window, hearing, memory =
   string.match(ARGV[7], '^(%d+):(%d+):(%d):(%d):(%d+):(%d):(%d+)$')
 window, memory = tonumber(window), tonumber(memory)
-load(value)
+if not load(value) then return -2 end
 if buried(owner, now) then return -1 end
 local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
 if place > 0 then is_here(ARGV[6], hearing, window, now) end

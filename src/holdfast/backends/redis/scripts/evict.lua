@@ -2,7 +2,7 @@
 --
 -- KEYS   as in lines.lua
 -- ARGV   1 memory (us)
--- Result how many held it
+-- Result how many held it; -2: the key is no lock, and stays
 -- Laws   6 (hand-over in the same step)
 
 local clock = redis.call('TIME')
@@ -10,9 +10,9 @@ local now = clock[1] * 1000000 + clock[2]
 
 --#include lines.lua
 
-local value = redis.call('GET', lock)
+local value = redis.pcall('GET', lock)
 if not value then return 0 end
-load(value)
+if not load(value) then return -2 end
 drop_expired(now)
 local count = 0
 if mode == 'x' then

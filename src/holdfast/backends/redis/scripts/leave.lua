@@ -7,10 +7,11 @@
 -- Result 1: it was this owner's until now   0: it was not
 -- Laws   3 (tombstone), 5 (compare and act in one step), 6 (hand-over in the same step)
 
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
 
--- Whoever is still named there has not been succeeded by anybody, late as this may be.
-if ARGV[2] == '0' and value and string.byte(value) == 120  -- x: held alone, nobody waits
+-- x: held alone, nobody waits. Whoever is still named there has not been succeeded by anybody, late
+-- as this may be.
+if ARGV[2] == '0' and type(value) == 'string' and string.byte(value) == 120
   and string.sub(value, 18, 18 + #ARGV[1]) == ARGV[1] .. ' ' then
   redis.call('SET', KEYS[1], 'f' .. string.sub(value, 2, 9), 'PX', ARGV[4])
   return 1
@@ -22,7 +23,7 @@ local now = clock[1] * 1000000 + clock[2]
 --#include lines.lua
 
 local owner, span, memory = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-load(value)
+local sound = load(value)
 if span > 0 then bury(owner, span, now) end
 local held = false
 if mode == 'x' and owner_x == owner then
@@ -40,5 +41,5 @@ if not held and redis.call('ZREM', queue, owner) == 1 then
   end
 end
 advance(now)
-if value or grave > 0 then save(now, memory) end
+if sound and (value or grave > 0) then save(now, memory) end
 return held and 1 or 0

@@ -22,6 +22,8 @@
 -- Laws kept here: 6 (one message to one waiter), 7 (tokens: max(last + 1, the clock); as text only
 -- by %.0f), and: nobody else wakes waiters, so whatever changes a line advances it.
 
+--#include foreign.lua
+
 local lock, queue, entries, clients, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local graves = KEYS[6]
 
@@ -36,24 +38,34 @@ end
 local mode, claimed, last, expiry_x, number, grave, taken, kept, owner_x, info_x
 local shared_until = 0  -- of those whose leases were made or extended in this step
 
+-- Read what `redis.pcall` found under the first key; false when that is no lock: somebody else has
+-- written there, or a version of holdfast that is not known here, and it is not ours to replace.
 local function load(value)
   mode, claimed, last, expiry_x, number, grave, taken, kept = false, true, 0, 0, 0, 0, 0, 0
   owner_x, info_x = '', ''
-  local kind = value and string.byte(value)
-  if kind == 102 then  -- f
+  if not value then return true end
+  if type(value) == 'table' then
+    of_another_kind(value)
+    return false
+  end
+  local kind = string.byte(value)
+  if kind == 102 and #value == 9 then  -- f
     last = struct.unpack('<d', value, 2)
-  elseif kind == 120 then  -- x
+    return true
+  end
+  local start = kind == 120 and 18 or kind == 99 and 52  -- x, c
+  local space = start and string.find(value, ' ', start, true)
+  if not space then return false end
+  owner_x, info_x = string.sub(value, start, space - 1), string.sub(value, space + 1)
+  if kind == 120 then
     mode = 'x'
     last, expiry_x = struct.unpack('<dd', value, 2)
-    local space = string.find(value, ' ', 18, true)
-    owner_x, info_x = string.sub(value, 18, space - 1), string.sub(value, space + 1)
-  elseif kind == 99 then  -- c
+  else
     mode, claimed = string.sub(value, 2, 2), string.sub(value, 3, 3) == '1'
     if mode == '-' then mode = false end
     last, expiry_x, number, grave, taken, kept = struct.unpack('<dddddd', value, 4)
-    local space = string.find(value, ' ', 52, true)
-    owner_x, info_x = string.sub(value, 52, space - 1), string.sub(value, space + 1)
   end
+  return true
 end
 
 -- Write it back, for as long as anything in it matters; `memory`: how long the last token does.

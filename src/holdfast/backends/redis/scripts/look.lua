@@ -13,7 +13,7 @@ local now = clock[1] * 1000000 + clock[2]
 --#include lines.lua
 
 local owner, window, memory = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[6])
-load(redis.call('GET', lock))
+if not load(redis.pcall('GET', lock)) then return -1 end
 if redis.call('ZSCORE', queue, owner) then
   if number == 0 then  -- somebody deleted the lock and left the queue
     number = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])

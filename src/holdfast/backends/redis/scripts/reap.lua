@@ -11,9 +11,8 @@ local now = clock[1] * 1000000 + clock[2]
 --#include lines.lua
 
 local owner, stamp = ARGV[1], tonumber(ARGV[2])
-local value = redis.call('GET', lock)
-if not value then return 0 end
-load(value)
+local value = redis.pcall('GET', lock)
+if not value or not load(value) then return 0 end
 if mode == 'x' then
   if owner_x ~= owner or expiry_x ~= stamp then return 0 end
   nobody_holds()

@@ -12,8 +12,8 @@ local now = clock[1] * 1000000 + clock[2]
 --#include lines.lua
 
 local owner, ttl, memory = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local value = redis.call('GET', lock)
-load(value)
+local value = redis.pcall('GET', lock)
+if not load(value) then return 0 end
 local alive = 0
 if mode == 'x' then
   if owner_x == owner and expiry_x > now then

@@ -11,8 +11,9 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local fences = {}
 for at, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
-  if value and string.byte(value) ~= 102 then return at end  -- f: nobody there
+  local value = redis.pcall('GET', key)
+  local free = not value or #value == 9 and string.byte(value) == 102  -- f: nobody there
+  if not free then return at end
   local last = value and struct.unpack('<d', value, 2) + 1 or now
   fences[at] = last < now and now or last
 end

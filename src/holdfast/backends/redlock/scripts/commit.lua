@@ -10,10 +10,9 @@
 local lock, fence = unpack(redis.call('MGET', KEYS[1], KEYS[2]))
 if not lock or string.sub(lock, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then return 0 end
 if fence then
-  local space = string.find(fence, ' ', 1, true)
-  local token = tonumber(string.sub(fence, 1, space - 1))
+  local token, writer = string.match(fence, '^(%d+) (.*)$')  -- nil: it is no token, and replaced
   -- Somebody else was here since the vote: its token may not be overtaken from behind.
-  if token >= tonumber(ARGV[2]) and string.sub(fence, space + 1) ~= ARGV[1] then return 0 end
+  if token and tonumber(token) >= tonumber(ARGV[2]) and writer ~= ARGV[1] then return 0 end
 end
 redis.call('SET', KEYS[2], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[3])
 return 1

@@ -5,7 +5,5 @@
 -- Result {lock or nil, remaining (ms), fence or nil, now}
 
 local clock = redis.call('TIME')
-return {
-  redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[2]),
-  clock[1] * 1000000 + clock[2],
-}
+local lock, fence = unpack(redis.call('MGET', KEYS[1], KEYS[2]))  -- of another kind: nil
+return { lock, redis.call('PTTL', KEYS[1]), fence, clock[1] * 1000000 + clock[2] }
