@@ -872,7 +872,7 @@ def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfa
     assert outer is not None
     assert inner is not None
     inner.on_lost(lambda loss: None)
-    hold, told = outer._hold, threading.Event()
+    hold, told, listen = outer._hold, threading.Event(), outer.on_lost
 
     class Late(list[Any]):
         armed = True
@@ -881,7 +881,7 @@ def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfa
             before = iter(self[:])
             if self.armed:
                 self.armed = False
-                outer.on_lost(lambda loss: told.set())  # by another thread, in fact
+                listen(lambda loss: told.set())  # by another thread, in fact
             return before
 
     hold.callbacks = Late(hold.callbacks)
