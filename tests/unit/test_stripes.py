@@ -15,7 +15,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.core.acquire import Acquisition, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.ports.thread import drive
-from holdfast.toolbox.stripes import AnyAcquisition, Place
+from holdfast.toolbox.stripes import AnyAcquisition, Lines, Place
 from holdfast.types import Claim, Released, Unknown
 
 
@@ -208,3 +208,27 @@ def test_those_who_are_granted_at_once_do_not_all_withdraw_the_same(
             assert len(withdrawn) < 2 * stripes.count
 
     asyncio.run(main())
+
+
+@pytest.mark.req("R11")
+def test_threads_that_come_at_once_wait_in_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that came at once had lines of their own, and stood in each of them twice."""
+    made, other = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Lines:
+        if made.is_set():
+            other.set()
+        made.set()
+        other.wait(0.5)
+        return Lines(*arguments)
+
+    monkeypatch.setattr("holdfast.skins.thread.stripes.Lines", slow)
+    with holdfast.connect("memory://stripes-at-once") as locks:
+        stripes, engine = locks.stripes("s", 2), locks._engine()
+        got: list[Lines] = []
+        first = threading.Thread(target=lambda: got.append(stripes._lines(engine)))
+        first.start()
+        assert made.wait(10)
+        got.append(stripes._lines(engine))
+        first.join(10)
+        assert got[0] is got[1]
