@@ -79,6 +79,8 @@ def test_every_option_says_what_it_does() -> None:
         (("run", "--grace", "nan", "x", "--", "true"), "nan is not a number of seconds"),
         (("completion", "tcsh"), "tcsh"),
         (("show",), "missing argument"),
+        (("ls", "redis://:pw@h"), "that is the URL of a store: say --url"),
+        (("run", "redis://:pw@h", "x", "--", "true"), "that is the URL of a store: say --url"),
         (("release", "x"), "--force"),
     ],
 )
@@ -90,6 +92,7 @@ def test_wrong_usage_is_one_line_with_a_hint(
     assert out == ""
     assert err.startswith("holdfast: ")
     assert said in err
+    assert "pw" not in err
     assert err.count("\n") == 1
 
 

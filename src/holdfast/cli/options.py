@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import click
 
 import holdfast
+from holdfast.backends import schemes
 from holdfast.cli.outcome import STATUSES, has_password, say
 
 __all__ = [
+    "NAME",
     "Seconds",
     "complete_names",
     "connect",
@@ -52,6 +54,21 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return number
+
+
+class Name(click.types.StringParamType):
+    """A lock's; some commands want a store's URL in that place, and these must not take it for a
+    lock of the embedded store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(super().convert(value, param, ctx))
+        scheme, url, _ = text.partition("://")
+        if url and scheme in schemes():
+            self.fail("that is the URL of a store: say --url before it.", param, ctx)
+        return text
+
+
+NAME = Name()
 
 
 def write_statuses(formatter: click.HelpFormatter) -> None:

@@ -6,7 +6,14 @@ import click
 
 from holdfast.cli.command import check_executable
 from holdfast.cli.front import run_guarded
-from holdfast.cli.options import Seconds, complete_names, given_url, url_option, write_statuses
+from holdfast.cli.options import (
+    NAME,
+    Seconds,
+    complete_names,
+    given_url,
+    url_option,
+    write_statuses,
+)
 from holdfast.cli.plan import Plan
 
 __all__ = ["run"]
@@ -51,7 +58,7 @@ class Run(click.Command):
 
 
 @click.command(cls=Run, help=HELP, short_help="run a command while holding a lock")
-@click.argument("name", shell_complete=complete_names)
+@click.argument("name", type=NAME, shell_complete=complete_names)
 @click.argument("command", nargs=-1, required=True)
 @click.option(
     "--ttl",

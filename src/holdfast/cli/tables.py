@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.options import complete_names, connect, json_option, url_option
+from holdfast.cli.options import NAME, complete_names, connect, json_option, url_option
 from holdfast.cli.outcome import FAILED, Ended
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def details(info: holdfast.LockInfo, screen: Screen) -> RenderableType:
     short_help="who holds what, and who waits",
     help="List the locks that somebody holds or waits for, and whose names begin with PREFIX.",
 )
-@click.argument("prefix", default="", shell_complete=complete_names)
+@click.argument("prefix", type=NAME, default="", shell_complete=complete_names)
 @json_option
 @url_option
 @click.pass_context
@@ -178,7 +178,7 @@ def ls(ctx: click.Context, /, prefix: str, as_json: bool, url: str | None) -> in
     short_help="everything about one lock",
     help="Show who holds the lock NAME and who waits for it, in order, with tokens and metadata.",
 )
-@click.argument("name", shell_complete=complete_names)
+@click.argument("name", type=NAME, shell_complete=complete_names)
 @json_option
 @url_option
 @click.pass_context
@@ -216,7 +216,7 @@ def find(locks: holdfast.Locks, name: str) -> holdfast.LockInfo:
     "holders learn of it at their next renewal, and work until then beside the new one,\n"
     "unless the resource checks fencing tokens. Asks first if there is a terminal.",
 )
-@click.argument("name", shell_complete=complete_names)
+@click.argument("name", type=NAME, shell_complete=complete_names)
 @click.option("--force", is_flag=True, help="Required: this is done to somebody else.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.options import Seconds, complete_names, connect, json_option, url_option
+from holdfast.cli.options import NAME, Seconds, complete_names, connect, json_option, url_option
 from holdfast.cli.outcome import INTERRUPTED
 from holdfast.cli.tables import duration, lock_json, overview, print_json
 
@@ -31,7 +31,7 @@ __all__ = ["watch"]
     help="Show the locks whose names begin with PREFIX until Ctrl-C. With --json, or without a\n"
     "terminal, every change is printed when it is seen.",
 )
-@click.argument("prefix", default="", shell_complete=complete_names)
+@click.argument("prefix", type=NAME, default="", shell_complete=complete_names)
 @click.option(
     "--interval",
     type=Seconds(min=0.05, max=86400),
