@@ -890,7 +890,7 @@ def test_a_callback_that_comes_while_an_inner_lease_leaves_is_kept(locks: holdfa
     assert told.wait(10)
 
 
-@pytest.mark.req("law 5", "asyncio task cancelled")
+@pytest.mark.req("law 5", "asyncio cancellation at any await")
 def test_what_is_taken_while_a_cancelled_keeper_says_farewell_is_kept() -> None:
     """The old keeper was still alive, so no new one was started; then it ended."""
 
@@ -920,7 +920,7 @@ def test_what_is_taken_while_a_cancelled_keeper_says_farewell_is_kept() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.req("R1", "law 3", "asyncio task cancelled")
+@pytest.mark.req("R1", "law 3", "asyncio cancellation at any await")
 def test_a_grant_that_a_cancelled_keeper_withdrew_on_its_way_is_not_believed() -> None:
     """Its farewell withdraws what is being asked for; who asked was not cancelled, and believed the
     answer that had been given before: two held."""
@@ -960,7 +960,7 @@ def test_a_grant_that_a_cancelled_keeper_withdrew_on_its_way_is_not_believed() -
     asyncio.run(main())
 
 
-@pytest.mark.req("law 5", "asyncio task cancelled")
+@pytest.mark.req("law 5", "asyncio cancellation at any await")
 def test_a_keeper_that_is_cancelled_before_its_first_step_begins_all_the_same() -> None:
     async def main() -> None:
         async with aio.connect(url()) as locks, locks.lock("x", ttl=0.4) as lease:

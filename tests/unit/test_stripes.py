@@ -148,7 +148,7 @@ def test_who_was_given_up_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not engine.keeper._claims or engine.keeper.owed
 
 
-@pytest.mark.req("R11", "asyncio task cancelled")
+@pytest.mark.req("R11", "asyncio cancellation at any await")
 def test_who_waits_is_told_when_those_who_stand_in_line_are_cancelled() -> None:
     """Somebody cancelled all other tasks: nobody stood in line any more, and who waited did so for
     ever, however free the stripes were."""

@@ -229,7 +229,7 @@ def test_ids_of_all_parties_fit_in_a_cell() -> None:
     assert len(State(barrier.MOST, 2**40, full, "x" * 100, full, "t" * 64).data()) < 65536
 
 
-@pytest.mark.req("R14")
+@pytest.mark.req("B5")
 def test_parties_of_one_object_do_not_take_one_anothers_sight_for_their_own(
     locks: holdfast.Locks,
 ) -> None:
