@@ -28,7 +28,7 @@ class Reentry:
         return None if holds is None else holds.get((name, mode))
 
     def remember(self, hold: Hold, context: object) -> None:
-        # Only the context itself writes its own entry, so this needs no lock.
+        # Under the port's mutex: the keeper forgets what was lost, and not what came after it.
         holds = self._by_context.get(context)
         if holds is None:
             holds = self._by_context[context] = {}
