@@ -978,23 +978,24 @@ def test_an_interrupt_while_the_keeper_is_started_makes_no_second_one(
     locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread was made, and had not begun: it did not look alive, and another was started."""
-    start: Any = threading._start_new_thread  # type: ignore[attr-defined]
+    how = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+    start: Any = getattr(threading, how)
     made: list[threading.Thread] = []
     go = threading.Event()
 
-    def struck(function: Any, arguments: Any, *more: Any) -> Any:
+    def struck(function: Any, *more: Any, **options: Any) -> Any:
         if made:
-            return start(function, arguments, *more)
+            return start(function, *more, **options)
         made.append(function.__self__)
 
         def late(*arguments: Any) -> None:
             go.wait(10)
             function(*arguments)
 
-        start(late, arguments, *more)
+        start(late, *more, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading, "_start_new_thread", struck)
+    monkeypatch.setattr(threading, how, struck)
     with pytest.raises(KeyboardInterrupt):
         locks.lock("x").acquire()
     with locks.lock("x") as lease:

@@ -25,8 +25,6 @@ __all__ = ["Ahead", "ahead", "ask", "look", "retry"]
 FURTHER = 64
 """Of the claims on a semaphore so many more are read than it has permits: who is further behind
 than that looks again when so many have left."""
-LARGEST = (1 << 63) - 1
-"""A number that etcd reads."""
 
 
 class Ahead:
@@ -101,7 +99,7 @@ def _before(entry: Entry, revision: int) -> list[bytes]:
     if claim.mode is Mode.EXCLUSIVE:
         limit, order = 1 if revision else 2, DESCENDING  # without a revision the last is our own
     else:
-        limit, order = min(claim.limit + FURTHER, LARGEST), ASCENDING
+        limit, order = claim.limit + FURTHER, ASCENDING
     near = wire.op_get(
         wire.get(line, end, limit=limit, order=order, keys_only=True, created_before=revision)
     )

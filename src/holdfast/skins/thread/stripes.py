@@ -103,12 +103,14 @@ class Stripes:
 
     def _lines(self, engine: Engine) -> Lines:
         """Where whoever waits for any of them waits; of this process, not of its parent."""
-        with engine.port.mutex():  # threads that come at once must wait in the same
-            lines = self._waiting
-            if lines is None or lines.engine is not engine:
-                quiet = [replace(want, on_lost=None) for want in self._every()]
-                lines = self._waiting = Lines(engine, quiet)
-            return lines
+        lines = self._waiting
+        if lines is None or lines.engine is not engine:
+            made = Lines(engine, [replace(want, on_lost=None) for want in self._every()])
+            with engine.port.mutex():  # threads that come at once must wait in the same
+                lines = self._waiting
+                if lines is None or lines.engine is not engine:
+                    lines = self._waiting = made
+        return lines
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} count={self._count}>"

@@ -31,7 +31,7 @@ class Waiting(Theme):
             begun = api.now()
             assert await api.there.lock("x").acquire(timeout=0.5) is None
             assert api.now() - begun >= 0.5
-            begun, limit = api.now(), max(0.5, api.short)
+            begun, limit = api.now(), max(0.5, 2 * api.short)
             assert await api.there.lock("x", timeout=limit).acquire() is None
             assert limit <= api.now() - begun < LONG
             if api.capabilities.inspection:
