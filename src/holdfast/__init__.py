@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends import register
+from holdfast.backends import register, schemes
 from holdfast.core.options import LockOptions
 from holdfast.errors import (
     AcquireTimeout,
@@ -99,6 +99,7 @@ __all__ = [
     "aio",
     "connect",
     "register",
+    "schemes",
 ]
 
 if not TYPE_CHECKING:  # a checker that saw this would let any name pass

@@ -4,6 +4,7 @@ once, and why. On both ports."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,8 @@ class Way:
             self.hold(url)
         said = str(caught.value)
         assert any(word in said for word in words), said
+        del caught
+        gc.collect()  # an open connection that was forgotten would be said here
 
 
 @pytest.fixture(params=["sync", "aio"])

@@ -78,6 +78,7 @@ def register(scheme: str, target: str, *, extra: str | None = None) -> None:
 
 
 def schemes() -> list[str]:
+    """What `connect` knows, whether or not its clients are installed."""
     return sorted(_registry)
 
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 
 import holdfast
-from holdfast.backends import schemes
 from holdfast.cli.outcome import STATUSES, has_password, say
 
 __all__ = [
@@ -63,7 +62,7 @@ class Name(click.types.StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(super().convert(value, param, ctx))
         scheme, url, _ = text.partition("://")
-        if url and scheme in schemes():
+        if url and scheme in holdfast.schemes():
             self.fail("that is the URL of a store: say --url before it.", param, ctx)
         return text
 

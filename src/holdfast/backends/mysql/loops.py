@@ -1,7 +1,7 @@
 """A session on an event loop: aiomysql.
 
 Contract: `sql/session.py`. Hazards: aiomysql has no time limits, leaves its transport open when it
-is cancelled while connecting, and says goodbye only if somebody waits for it.
+is cancelled while connecting, or fails, and says goodbye only if somebody waits for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ __all__ = ["LoopSession"]
 
 class _Connection(aiomysql.Connection):  # type: ignore[misc]
     """aiomysql's, which closes itself when it is forgotten: in a forked child on its parent's loop.
-    A session is closed by who has it."""
+    A session is closed by who has it. And when something fails, aiomysql says goodbye, which over
+    TLS takes as long as the server likes, and forgets its transport: so we do not."""
+
+    latest: Any = None
+    _current: Any = None
+
+    @property
+    def _writer(self) -> Any:
+        return self._current
+
+    @_writer.setter
+    def _writer(self, writer: Any) -> None:
+        self._current = writer
+        self.latest = writer or self.latest
 
     def __del__(self) -> None:
         pass
@@ -133,6 +146,7 @@ def _ignored(reading: asyncio.Future[Any]) -> None:
 
 
 def _abort(connection: Any) -> None:
-    writer, connection._writer, connection._reader = connection._writer, None, None
+    writer = connection._writer or getattr(connection, "latest", None)
+    connection._writer = connection._reader = None
     if writer is not None:
         writer.transport.abort()
