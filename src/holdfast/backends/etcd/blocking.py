@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, turns, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
+from holdfast.backends.quiet import Socket
 from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
@@ -53,7 +54,7 @@ def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM
     )
     for (family, kind, protocol, _, address), seconds in turns(found, deadline):
-        sock = socket.socket(family, kind, protocol)
+        sock = Socket(family, kind, protocol)
         try:
             sock.settimeout(seconds)
             sock.connect(address)

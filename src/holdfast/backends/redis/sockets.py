@@ -15,6 +15,7 @@ import socket
 import struct
 from typing import Any
 
+from holdfast.backends.quiet import Socket
 from holdfast.backends.redis.wire import (
     HEARING_OUT,
     NOTHING,
@@ -207,7 +208,7 @@ def _open(address: Address, settings: Settings, deadline: float) -> socket.socke
     if left <= 0:
         raise TimeoutError("no time was left")
     if not port:
-        sock = socket.socket(socket.AF_UNIX)
+        sock = Socket(socket.AF_UNIX)
         try:
             sock.settimeout(left)
             sock.connect(host)
@@ -232,12 +233,12 @@ def _open(address: Address, settings: Settings, deadline: float) -> socket.socke
         raise
 
 
-def _dial(host: str, port: int, deadline: float) -> socket.socket:
+def _dial(host: str, port: int, deadline: float) -> Socket:
     """A host may have several addresses: all of them within one deadline."""
     found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
     failure: OSError = OSError(f"{host} has no address")
     for number, (family, kind, protocol, _, where) in enumerate(found):
-        sock = socket.socket(family, kind, protocol)
+        sock = Socket(family, kind, protocol)
         try:
             sock.settimeout(max(0.001, share(deadline, len(found) - number) - now()))
             sock.connect(where)

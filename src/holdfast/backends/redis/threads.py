@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, cast
 
+from holdfast.backends.quiet import socket_pair
 from holdfast.backends.redis.sockets import Wire, connect, milliseconds
 from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
 from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack, share
@@ -39,9 +40,7 @@ class ThreadEar:
         self.sock = wire.sock
         self._wire = wire
         self._hearing = hearing
-        self._bell, self._button = socket.socketpair()
-        self._bell.setblocking(False)
-        self._button.setblocking(False)
+        self._bell, self._button = socket_pair()
         self._poll = select.poll()
         self._poll.register(wire.sock.fileno(), select.POLLIN)
         self._poll.register(self._bell.fileno(), select.POLLIN)

@@ -17,6 +17,7 @@ import ssl
 from collections import deque
 from typing import Any
 
+from holdfast.backends.quiet import Socket
 from holdfast.backends.redis.wire import (
     NOTHING,
     NoAnswer,
@@ -301,7 +302,7 @@ def _begin(node: Member) -> socket.socket:
     host, port = node.address
     found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
     family, kind, protocol, _, where = found[node.door % len(found)]
-    sock = socket.socket(family, kind, protocol)
+    sock = Socket(family, kind, protocol)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

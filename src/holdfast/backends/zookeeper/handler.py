@@ -13,7 +13,6 @@ Partner: `wire.py`.
 
 from __future__ import annotations
 
-import functools
 import math
 import select
 import socket
@@ -25,6 +24,8 @@ from typing import Any, Protocol
 from kazoo.handlers.threading import (  # type: ignore[import-untyped]
     SequentialThreadingHandler,
 )
+
+from holdfast.backends.quiet import Socket, socket_pair
 
 __all__ = ["CONNECT_PATIENCE", "Handler"]
 
@@ -53,17 +54,6 @@ class Owner(Protocol):
 
     def distrust(self, reason: str) -> None:
         """None of the hosts in a round was who it should be."""
-
-
-class Bell(socket.socket):
-    """One end of the pair that wakes a connection thread. It closes without a word when an
-    interrupt has left it to the garbage collector."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
-_bell = functools.partial(Bell, -1, -1, -1)  # of a descriptor
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -101,12 +91,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_socket_pair(self) -> tuple[Bell, Bell]:
-        # In one step: what an interrupt finds in between would be nobody's.
-        read, write = map(_bell, map(socket.socket.detach, socket.socketpair()))
-        read.setblocking(False)
-        write.setblocking(False)
-        return read, write
+    def create_socket_pair(self) -> tuple[Socket, Socket]:
+        return socket_pair()
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, **_given: Any
