@@ -27,7 +27,7 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
-BESIDE = ("-n", "6", "--dist", "loadscope")
+BESIDE = ("-n", "7", "--dist", "loadscope")
 """Several at a time, for they mostly wait; a class or module with its servers is one worker's."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
