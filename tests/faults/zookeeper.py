@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,8 +44,20 @@ def sessions(locks: holdfast.Locks) -> list[Session]:
 
 
 def end_session(port: int, session: Session) -> None:
-    client = session.wire._client
-    assert close_session(port, client._session_id, client._session_passwd)
+    """Its own client connects again when that is done: else it may take the session back first."""
+    client, connection = session.wire._client, session.wire._connection
+    connect, done = connection._connect, threading.Event()
+
+    def afterwards(*address: Any) -> Any:
+        done.wait(LONG)
+        return connect(*address)
+
+    connection._connect = afterwards
+    try:
+        assert close_session(port, client._session_id, client._session_passwd)
+    finally:
+        done.set()
+        connection._connect = connect
 
 
 def close_session(port: int, session_id: int, password: bytes) -> bool:
