@@ -112,7 +112,8 @@ def test_every_scenario_runs_and_says_what_it_measured(tmp_path: Path, store: St
     names = [name for name in STANDARD if PEERS[name].store == store.name] or ["none"]
     peers = [word for name in names for word in ("--peer", name)]
     apply = [name for name in SCENARIOS if name not in store.without]
-    drawn = apply if EVERYTHING or not store.served else random.sample(apply, min(3, len(apply)))
+    few = apply if EVERYTHING or not store.served else random.sample(apply, min(3, len(apply)))
+    drawn = [name for name in apply if name in few]  # what kills a leader leaves something
     options = ("--store", store.name, "--quick", "--pairs", "1", *peers)
     ran = bench(*drawn, *options, "--out", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr

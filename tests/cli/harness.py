@@ -132,9 +132,14 @@ class Terminal:
         """Whether what is typed now is for that process."""
         return os.tcgetpgrp(self._file) == os.getpgid(pid) and not kernel.stopped(pid)
 
+    def _said_more(self, patience: float) -> bool:
+        poll = select.poll()  # not `select`: who has run many tests may have many files
+        poll.register(self._file, select.POLLIN)
+        return bool(poll.poll(patience * 1000))
+
     def read(self, patience: float = 0.05) -> bool:
         """Take in what was printed; False at the end."""
-        if not select.select([self._file], [], [], patience)[0]:
+        if not self._said_more(patience):
             return True
         try:
             data = os.read(self._file, 65536)
@@ -163,7 +168,7 @@ class Terminal:
             if pid:
                 code = os.waitstatus_to_exitcode(status)
                 self.status = code if code >= 0 else 128 - code
-        while self.read(0) and select.select([self._file], [], [], 0)[0]:
+        while self.read(0) and self._said_more(0):
             pass
         return self.status
 
