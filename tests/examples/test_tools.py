@@ -27,7 +27,7 @@ def ran(name: str, *arguments: str) -> str:
 @pytest.mark.timeout(300)
 def test_one_process_refreshes_the_token_and_fifty_use_it(redis_server: RedisServer) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/0?prefix=token-{uuid.uuid4()}"
-    said = ran("access_token.py", url, "--processes", "50", "--seconds", "1").splitlines()
+    said = ran("access_token.py", url, "--processes", "50", "--seconds", "3").splitlines()
     assert len(said) == 3
     assert not said[0].endswith(" 0 failed")  # without a lock it fails
     assert said[1].endswith(" 0 failed")
