@@ -16,7 +16,7 @@ import pytest
 
 from tests.waiting import until
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.replay"]
 
 
 @pytest.fixture(scope="session", autouse=True)
