@@ -84,8 +84,8 @@ class MySQLSpeech:
         text = "SELECT ID FROM information_schema.PROCESSLIST WHERE ID = %s AND HOST = %s"
         return text, (session.number, session.mark)
 
-    def finish(self, session: Named) -> Statement:
-        return "KILL CONNECTION %s", (session.number,)
+    def finish(self, found: int) -> Statement:
+        return "KILL CONNECTION %s", (found,)
 
     def _slot(self, claim: Claim) -> int:
         return hashlib.sha256(claim.name.encode()).digest()[0] % SLOTS

@@ -100,7 +100,7 @@ class PostgresSpeech:
         )
         return text, (session.number, session.mark)
 
-    def finish(self, session: Named) -> None:
+    def finish(self, found: int) -> None:
         return None
 
     def bump(self, claim: Claim) -> None:

@@ -130,8 +130,8 @@ class Connected(Holding):
             found = [(number, mark) for number, mark, granted, *_ in rows if granted]
             for number, mark in found:
                 other = _Other(number, mark)
-                await spare.run(*self._speech.kill(other), deadline)
-                finish = self._speech.finish(other)
+                still = (await spare.run(*self._speech.kill(other), deadline)).rows
+                finish = self._speech.finish(still[0][0]) if still else None
                 if finish is not None:
                     await spare.run(*finish, deadline)
         except Gone as error:

@@ -156,8 +156,8 @@ class Ground:
             return False
         try:
             pause = 0.002
-            while (await spare.run(*self._speech.kill(session), deadline)).rows:
-                finish = self._speech.finish(session)
+            while found := (await spare.run(*self._speech.kill(session), deadline)).rows:
+                finish = self._speech.finish(found[0][0])
                 if finish is not None:
                     try:
                         await spare.run(*finish, deadline)

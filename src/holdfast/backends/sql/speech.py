@@ -92,8 +92,8 @@ class Speech(Protocol):
         """Ends another session, if it is still the same one; no rows once it is gone."""
         ...
 
-    def finish(self, session: Named) -> Statement | None:
-        """What must be said in addition, when `kill` found it."""
+    def finish(self, found: int) -> Statement | None:
+        """What must be said in addition, to the one that `kill` found: no other can be meant."""
         ...
 
     def bump(self, claim: Claim) -> Statement | None:
