@@ -71,9 +71,11 @@ class Worker:
     def hear(self) -> Any:
         """The answer to what it was told."""
         assert self.process.stdout is not None
-        # One answer to one command: nothing can be left in Python's buffer, so select can tell.
-        ready, _, _ = select.select([self.process.stdout], [], [], self._limit + 10)
-        line = self.process.stdout.readline() if ready else ""
+        # One answer to one command: nothing can be left in Python's buffer, so poll can tell. (Not
+        # select, which knows no descriptor over 1023.)
+        poll = select.poll()
+        poll.register(self.process.stdout, select.POLLIN)
+        line = self.process.stdout.readline() if poll.poll((self._limit + 10) * 1000) else ""
         if not line:
             raise RuntimeError(f"{self._who}: no answer to {self._asked!r}; the worker has ended")
         said = json.loads(line)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -33,3 +34,11 @@ def settled(count: Callable[[], int], still: float = 0.3) -> int:
         if (now := count()) != last:
             last, since = now, time.monotonic()
     return last
+
+
+def readable(file: Any) -> bool:
+    """Whether there is something to read now. Not by `select`: who has run many tests may have many
+    files."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))

@@ -244,7 +244,7 @@ def test_who_can_give_up_does_so_at_the_end() -> None:
 def test_who_cannot_waits_for_its_turn() -> None:
     patient = Poller()
     patient.gives_up = False
-    turns = contend_threads(patient, order(0.3), None)["turns"]
+    turns = contend_threads(patient, order(3.0), None)["turns"]
     assert turns
     assert set(patient.patience) == {None}
 
@@ -254,7 +254,7 @@ def test_an_acquire_that_fails_before_the_end_is_no_figure(gives_up: bool) -> No
     early = Poller(early=True)
     early.gives_up = gives_up
     with pytest.raises(RuntimeError, match="acquire gave up"):
-        contend_threads(early, order(0.3), None)
+        contend_threads(early, order(5.0), None)
 
 
 # -- the server's books ----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import signal
 import tempfile
@@ -24,17 +23,22 @@ from holdfast.cli.judge import (
 from holdfast.cli.screen import Row, Span, open_screen, timeline
 from holdfast.cli.stage import Stage
 from tests.cli.harness import CLI, Terminal, environment, kernel_children, line, started, until
+from tests.cli.launch import patient
 
 FAST = 0.4
 
 
-def leftovers() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("holdfast-demo-")}
+def leftovers(folder: Path) -> list[str]:
+    """Of demonstrations that have this folder for themselves: others run at the same time."""
+    return [path.name for path in folder.iterdir() if path.name.startswith("holdfast-demo-")]
 
 
 @pytest.mark.req("B1", "B2", "B7", "R1", "R2", "R8", "client paused longer than its lease")
-def test_the_demo_keeps_every_promise_it_shows() -> None:
-    before = leftovers()
+def test_the_demo_keeps_every_promise_it_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    patient(monkeypatch.setattr)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     out = io.StringIO()
     assert demo.play(out, pace=FAST) == 0
     said = out.getvalue()
@@ -52,12 +56,14 @@ def test_the_demo_keeps_every_promise_it_shows() -> None:
     assert re.search(r"\d+ ms after its holder was killed \w+ had the lock", said)
     for glyph in "█·X▒x":
         assert glyph in said
-    assert leftovers() == before
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.req("B7")
 def test_it_is_drawn_live_at_a_terminal() -> None:
-    with Terminal(*CLI, "demo", env=environment(TERM="xterm-256color")) as terminal:
+    with Terminal(
+        *CLI, "demo", env=environment(TERM="xterm-256color", TEST_PATIENT="1")
+    ) as terminal:
         terminal.expect("1. Four processes")
         terminal.expect(r"\x1b\[\d*A")
         terminal.expect(r"\x1b\[38;5;32m")
@@ -70,18 +76,21 @@ def test_it_is_drawn_live_at_a_terminal() -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 @pytest.mark.parametrize("scene", ["asked first", "nothing renews"])
-def test_no_process_and_no_file_is_left(number: int, status: int, scene: str) -> None:
-    before = leftovers()
-    with started("demo", env={"PYTHONUNBUFFERED": "1", "TEST_SCENE": "1"}) as process:
+def test_no_process_and_no_file_is_left(
+    number: int, status: int, scene: str, tmp_path: Path
+) -> None:
+    env = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path), "TEST_SCENE": "1"}
+    with started("demo", env=env) as process:
         while scene not in line(process):
             pass
         actors = until(lambda: kernel_children(process.pid), "the actors are there")
+        assert leftovers(tmp_path)
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=100)
         assert process.returncode == status
         assert said == ("holdfast: interrupted\n" if number == signal.SIGINT else "")
     assert not [pid for pid in actors if Path(f"/proc/{pid}").exists()]
-    assert leftovers() == before
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.req("B7")

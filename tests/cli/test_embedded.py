@@ -48,7 +48,7 @@ def test_all_of_it_is_killed_and_the_next_has_the_lock(home: dict[str, str]) -> 
 
 @pytest.mark.req("B7", "B2")
 def test_release_by_force_ends_the_command(home: dict[str, str]) -> None:
-    with started("run", "job", "--ttl", "0.6", "--", "sleep", "60", env=home) as run:
+    with started("run", "job", "--ttl", "3", "--", "sleep", "60", env=home) as run:
         until(lambda: "job" in listed(home), "it holds")
         ran = holdfast("release", "job", "--force", env=home)
         assert ran.stdout.startswith("job was released; its holder learns of it")

@@ -64,7 +64,7 @@ def test_each_signal_arrives_once(store: Store, target: str) -> None:
 
 @pytest.mark.req("B7")
 def test_a_stop_is_forwarded_and_ends(store: Store, locks: library.Locks) -> None:
-    with started("run", "job", "--ttl", "0.6", "--", "sleep", "60", url=store.url) as process:
+    with started("run", "job", "--ttl", "3", "--", "sleep", "60", url=store.url) as process:
         until(lambda: held(locks, "job"), "it runs")
         warden = int(locks.inspect("job")[0].holders[0].info["pid"])
         command = until(lambda: _only_child(warden), "the command is there")
@@ -73,7 +73,7 @@ def test_a_stop_is_forwarded_and_ends(store: Store, locks: library.Locks) -> Non
         until(lambda: _state(command) == "T", "the command has stopped")
         before = store.grants["job"]
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.2)  # two leases long: it is renewed all the same
+            process.wait(4)  # longer than the lease: it is renewed all the same
         assert held(locks, "job")
         assert store.grants["job"] == before
         os.kill(process.pid, signal.SIGCONT)
@@ -232,7 +232,7 @@ def test_ctrl_z_and_fg(store: Store, locks: library.Locks) -> None:
     with Terminal("bash", "--norc", "--noprofile", "-i", env=env) as shell:
         shell.expect("prompt> ")
         child = "trap 'echo interrupted; exit 7' INT; echo up; while :; do sleep 0.05; done"
-        run = f'{" ".join(CLI)} run job --ttl 0.6 -- bash -c "{child}"'
+        run = f'{" ".join(CLI)} run job --ttl 3 -- bash -c "{child}"'
         shell.type(run + "\n")
         shell.expect("up\r\n")
         shell.type("\x1a")
@@ -240,7 +240,7 @@ def test_ctrl_z_and_fg(store: Store, locks: library.Locks) -> None:
         shell.expect("prompt> ")
         warden = int(locks.inspect("job")[0].holders[0].info["pid"])
         granted = list(store.grants["job"])
-        assert locks.lock("job").acquire(timeout=1.5) is None  # two leases and more
+        assert locks.lock("job").acquire(timeout=4) is None  # a lease and more
         assert store.grants["job"] == granted
         shell.type("fg\n")
         until(lambda: shell.listens(_only_child(warden)), "the shell has let go of the terminal")
@@ -279,12 +279,12 @@ def test_reading_in_the_background_stops_the_job_and_not_the_renewal(
     env = environment(store.url, PS1="prompt> ", HISTFILE="/dev/null")
     with Terminal("bash", "--norc", "--noprofile", "-i", env=env) as shell:
         shell.expect("prompt> ")
-        shell.type(f"{' '.join(CLI)} run job --ttl 0.6 -- cat &\n")
+        shell.type(f"{' '.join(CLI)} run job --ttl 3 -- cat &\n")
         until(lambda: held(locks, "job"), "it holds")
         warden = int(locks.inspect("job")[0].holders[0].info["pid"])
         until(lambda: _state(_only_child(warden)) == "T", "cat has been stopped")
         granted = list(store.grants["job"])
-        assert locks.lock("job").acquire(timeout=1.5) is None  # two leases and more
+        assert locks.lock("job").acquire(timeout=4) is None  # a lease and more
         assert store.grants["job"] == granted
         shell.type("jobs\n")
         shell.expect("Stopped")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.cli.harness import PATIENCE, line, started, until
 from tests.cli.harness import holdfast as command
-from tests.cli.harness import line, started, until
 from tests.faults.peers import Peer
 from tests.faults.redis import fresh
 from tests.servers import RedisServer
@@ -38,7 +38,7 @@ def test_lines_for_people(url: str, number: signal.Signals, status: int) -> None
         assert all("\x1b" not in text for text in said)
         assert "night" in said[1]
         process.send_signal(number)
-        assert process.wait(10) == status
+        assert process.wait(PATIENCE) == status
     with holdfast.connect(url) as locks:
         assert locks.inspect() == [], "the lead was not given back"
 

@@ -314,7 +314,7 @@ def test_watch_says_each_change_once(store: Store, locks: library.Locks) -> None
     with started("watch", "jo", "--json", "--interval", "0.05", url=store.url) as process:
         first = json.loads(line(process))
         assert first["locks"] == []
-        with locks.lock("job", ttl=0.3) as lease, locks.lock("elsewhere"):
+        with locks.lock("job", ttl=30, renew=0.2) as lease, locks.lock("elsewhere"):
             second = json.loads(line(process))
             assert [lock["name"] for lock in second["locks"]] == ["job"]
             assert not lease.lost.wait(0.7)  # renewed, twice and more: no change

@@ -121,8 +121,11 @@ class ZooKeeperStrategy(Strategy):
                 self.admin.delete(f"{parent}/{claim.node}")
 
     def steal(self, name: str) -> None:
-        with contextlib.suppress(NotEmptyError):  # who waits may be back in line already
-            self.admin.delete(f"{self.base}/{encoded(name)}", recursive=True)
+        parent = f"{self.base}/{encoded(name)}"
+        for claim in reversed(in_order(self.admin.get_children(parent))):
+            self.admin.delete(f"{parent}/{claim.node}")  # first of the line last: nobody holds then
+        with contextlib.suppress(NotEmptyError, NoNodeError):  # who waits may be back in line
+            self.admin.delete(parent)
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
-PATIENCE = {"refuses": 0.15, "echoes": 0.15, "repeats": 2.0}
+PATIENCE = {"refuses": 0.15, "echoes": 0.15, "repeats": 4.0}
 """Seconds for a request. Only the last server's answer must have come."""
 
 

@@ -80,7 +80,7 @@ class EtcdServer(Process):
             return False
         return health.get("health") in {"true", True}
 
-    def api(self, path: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> Any:
+    def api(self, path: str, body: dict[str, Any] | None = None, timeout: float = 20.0) -> Any:
         """POST to the gateway, e.g. api("/v3/kv/range", {"key": base64}); int64 come as strings."""
         return self._request("POST", path, body or {}, timeout)
 
@@ -157,7 +157,7 @@ class EtcdCluster(Group[EtcdServer]):
         return next((node for node in self.nodes if node.alive and node.is_leader()), None)
 
     def wait_leader(
-        self, *, other_than: EtcdServer | None = None, timeout: float = 20.0
+        self, *, other_than: EtcdServer | None = None, timeout: float = 60.0
     ) -> EtcdServer:
         """Wait until there is a leader, after an election another one than before."""
         return wait_for_other(self.leader, other_than, "an etcd leader", timeout)

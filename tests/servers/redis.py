@@ -81,7 +81,7 @@ class RedisServer(Process):
         except OSError:
             return False
 
-    def call(self, *command: str | int, timeout: float = 5.0) -> Reply:
+    def call(self, *command: str | int, timeout: float = 20.0) -> Reply:
         """One command on a connection of its own."""
         with socket.create_connection((HOST, self.port), timeout) as link:
             link.sendall(_encode(command))

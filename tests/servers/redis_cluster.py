@@ -65,7 +65,7 @@ class RedisCluster(Group[RedisServer]):
             if node.ping():
                 node.call("CONFIG", "SET", "cluster-node-timeout", milliseconds)
 
-    def wait_ok(self, timeout: float = 20.0) -> None:
+    def wait_ok(self, timeout: float = 60.0) -> None:
         """Wait until every node that answers calls the cluster ok."""
         wait_until(
             lambda: all("cluster_state:ok" in _info(node) for node in self.nodes if node.ping()),

@@ -123,7 +123,7 @@ class RedisSentinel(Group[RedisServer]):
         return None
 
     @contextmanager
-    def failing_over(self, timeout: float = 40.0) -> Iterator[RedisServer]:
+    def failing_over(self, timeout: float = 60.0) -> Iterator[RedisServer]:
         """The body ends the master that it is given; afterwards there is another one."""
         master = self.wait_master(timeout=timeout)
         for sentinel in self.sentinels:
@@ -134,7 +134,7 @@ class RedisSentinel(Group[RedisServer]):
             sentinel.down_after(PATIENT)
 
     def wait_master(
-        self, *, other_than: RedisServer | None = None, timeout: float = 20.0
+        self, *, other_than: RedisServer | None = None, timeout: float = 60.0
     ) -> RedisServer:
         """Wait until there is a master, after a failover another one than before."""
         return wait_for_other(self.master, other_than, "a Redis master", timeout)

@@ -149,7 +149,7 @@ class ZooKeeperEnsemble(Group[ZooKeeperServer]):
         return next((node for node in self.nodes if node.mode() == "leader"), None)
 
     def wait_leader(
-        self, *, other_than: ZooKeeperServer | None = None, timeout: float = 20.0
+        self, *, other_than: ZooKeeperServer | None = None, timeout: float = 60.0
     ) -> ZooKeeperServer:
         """Wait until there is a leader, after an election another one than before."""
         return wait_for_other(self.leader, other_than, "a ZooKeeper leader", timeout)

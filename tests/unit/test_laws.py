@@ -321,12 +321,12 @@ def test_a_cancelled_waiter_leaves_the_line_soon() -> None:
     async def main() -> None:
         async with holdfast.aio.connect("memory://laws") as locks, locks.lock("x"):
             waiter = asyncio.create_task(locks.lock("x").acquire())
-            await asyncio.sleep(0.01)
-            assert len((await locks.inspect("x"))[0].waiters) == 1
+            while not (await locks.inspect("x"))[0].waiters:
+                await asyncio.sleep(0.005)
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
-            deadline = clock.now() + 2
+            deadline = clock.now() + 20  # less than its lease would last
             while (await locks.inspect("x"))[0].waiters:
                 assert clock.now() < deadline, "it is still in line"
                 await asyncio.sleep(0.005)
@@ -370,10 +370,10 @@ def test_an_event_set_by_a_thread_wakes_the_loop() -> None:
         port.loop()
         threading.Timer(0.02, event.set).start()
         begun = clock.now()
-        assert await event.wait(begun + 5)
+        assert await event.wait(begun + 60)
         return clock.now() - begun
 
-    assert asyncio.run(main()) < 4
+    assert asyncio.run(main()) < 30
 
 
 @pytest.mark.req("B2")

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import settled, until
 
 import holdfast
 from holdfast import Unavailable, aio
@@ -115,7 +115,12 @@ def test_who_waits_in_one_client_is_served_in_order() -> None:
         for number, waiter in enumerate(waiters):
             waiter.start()
             until(lambda: len(lines._waiting) == number + 1, "it waits")  # noqa: B023
-        assert sum(len(info.waiters) for info in locks.inspect("s")) == 2  # one in each line
+
+        def in_line() -> int:
+            return sum(len(info.waiters) for info in locks.inspect("s"))
+
+        until(lambda: in_line() >= 2, "they stand in line")
+        assert settled(in_line) == 2  # one in each
         first, second = everything._hold.together
         drive(locks._engine().backend.release(first.grant, False, first.until))
         for waiter in waiters:
@@ -160,7 +165,8 @@ def test_who_waits_is_told_when_those_who_stand_in_line_are_cancelled() -> None:
             stripes = locks.stripes("s", 2)
             held = [await stripes.any().acquire() for _ in range(2)]
             waiter = asyncio.create_task(stripes.any().acquire())
-            await asyncio.sleep(0.05)
+            while sum(len(info.waiters) for info in await locks.inspect("s")) < 2:
+                await asyncio.sleep(0.005)
             standing = [t for t in asyncio.all_tasks() if t.get_name() == "holdfast-stripe"]
             assert len(standing) == 2
             standing[0].cancel()

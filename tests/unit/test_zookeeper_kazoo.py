@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import select
 import tomllib
 from collections import deque
 from pathlib import Path
@@ -25,6 +24,7 @@ from kazoo.handlers.threading import (  # type: ignore[import-untyped]
 from kazoo.protocol import serialization  # type: ignore[import-untyped]
 from kazoo.protocol.connection import ConnectionHandler  # type: ignore[import-untyped]
 from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
+from tests.waiting import readable
 
 from holdfast.backends.zookeeper import handler, requests, wire
 from holdfast.backends.zookeeper.place import Place
@@ -147,7 +147,7 @@ class Bound:
         )
 
     def rung(self) -> bool:
-        return bool(select.select([self.wire._connection._read_sock], [], [], 0)[0])
+        return readable(self.wire._connection._read_sock)
 
     def pump(self) -> int:
         self.wire._connection._send_request(1.0, 1.0)

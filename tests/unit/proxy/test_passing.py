@@ -4,7 +4,6 @@ waits for an event, and "never arrives" is shown by something sent later arrivin
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import time
 from contextlib import closing
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.proxy.wires import RST, WAYS, Client, Collector, Server, bulk, command, expect
+from tests.waiting import readable
 
 from holdfast.testing import relay
 from holdfast.testing.framing import Way
@@ -102,7 +102,7 @@ def test_delay(proxy: FaultProxy, client: Client, way: Way) -> None:
     with proxy.delay(60, way):
         client.send(b"ECHO", b"b")
         proxy.wait_for_request(b"b\r\n") if way == "to_server" else proxy.wait_for_reply(b"b\r\n")
-        assert not select.select([client.sock], [], [], 0)[0]
+        assert not readable(client.sock)
     proxy.heal()  # undoing the delay keeps the date of what is under way; healing delivers it now
     client.expect(bulk(b"b"))
 
@@ -138,7 +138,7 @@ def test_hold_and_release_in_order(
     client.send(b"ECHO", b"a")
     client.send(b"ECHO", b"b")
     proxy.wait_for_held(2)
-    assert not select.select([client.sock], [], [], 0)[0]
+    assert not readable(client.sock)
     assert server.applied == ([] if way == "to_server" else [b"a", b"b"])
     proxy.release_held()
     client.expect(bulk(b"a") + bulk(b"b"))

@@ -104,15 +104,15 @@ def test_closing_wakes_those_who_wait(proxy: FaultProxy) -> None:
 
     def wait() -> None:
         try:
-            proxy.wait_until(ask)
+            proxy.wait_until(ask, 60)
         except RuntimeError as error:
             errors.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert waiting.wait(5)
+    assert waiting.wait(25)
     proxy.close()
-    thread.join(4)
+    thread.join(25)
     assert len(errors) == 1
 
 

@@ -83,19 +83,19 @@ class Server:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 5), (self.applied, self.ends)
+            assert self.changed.wait_for(condition, 25), (self.applied, self.ends)
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.threads[0].join(5)
+        self.threads[0].join(25)
         for sock in self.socks:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
         for thread in self.threads:
-            thread.join(5)
+            thread.join(25)
             assert not thread.is_alive()
 
 
@@ -109,7 +109,7 @@ class Collector(Server):
 
     def handle(self, sock: socket.socket) -> None:
         got = bytearray()
-        self.gate.wait(5)
+        self.gate.wait(25)
         try:
             while data := sock.recv(65536):
                 got += data

@@ -206,7 +206,7 @@ def test_a_party_that_died_is_missed_though_others_live(
 ) -> None:
     arrived_and_dead(other, 3)
     with pytest.raises(holdfast.BrokenBarrier, match="died"):
-        locks.barrier("x", 3, ttl=0.3).wait(timeout=30)
+        locks.barrier("x", 3, ttl=3.0).wait(timeout=30)
 
 
 @pytest.mark.req("B5", "R2", "holder killed -9")

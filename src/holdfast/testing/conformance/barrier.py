@@ -18,8 +18,8 @@ from holdfast import (
     aio,
 )
 from holdfast.testing.conformance.harness import LONG, Api, Theme, only_on
+from holdfast.toolbox import values
 from holdfast.toolbox.barrier import PARTY, PREFIX
-from holdfast.toolbox.values import LOOK
 
 
 def ready(api: Api) -> None:
@@ -61,15 +61,18 @@ class Barrier(Theme):
         assert not await barriers[0].broken()
 
     @pytest.mark.req("B5")
-    async def test_who_waits_is_told_at_once_that_its_client_is_closed(self, api: Api) -> None:
+    async def test_who_waits_is_told_at_once_that_its_client_is_closed(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A barrier's party waits for a cell, as who waits for a latch or a leader does."""
         ready(api)
+        monkeypatch.setattr(values, "LOOK", 10 * LONG)  # nobody looks by itself
         client, barrier = api.connect(), api.there.barrier("x", 2)
         party = api.spawn(client.barrier("x", 2).wait())
         await here(api, barrier, 1)
         await client.close()
         with pytest.raises((Closed, BrokenBarrier)):
-            await asyncio.wait_for(party, 0.8 * LOOK)
+            await asyncio.wait_for(party, LONG)
         with pytest.raises(BrokenBarrier):  # it is missed
             await barrier.wait()
 

@@ -35,7 +35,7 @@ class Election(Theme):
         assert seen is not None
         assert (seen.value, seen.fence) == ({"at": "here"}, first.fence)
         assert await there.campaign("there", timeout=0) is None
-        assert await there.campaign("there", timeout=0.3) is None
+        assert await there.campaign("there", timeout=api.patience) is None
         candidate = api.spawn(leads(there, "there"))
         if api.capabilities.inspection:
             await api.in_line(PREFIX + "x", 1)
@@ -72,7 +72,7 @@ class Election(Theme):
     @pytest.mark.req("B5", "R2", "law 5")
     async def test_who_leads_no_more_knows_it_before_the_next_one_leads(self, api: Api) -> None:
         ready(api)
-        first = await leads(api.here.election("x", ttl=3 * api.short, renew=False))
+        first = await leads(api.here.election("x", ttl=api.brief, renew=False))
         second = await leads(api.there.election("x"))
         assert not first.held
         assert first.lost.is_set()
@@ -106,7 +106,7 @@ class Election(Theme):
     async def test_that_a_leader_is_gone_and_nobody_follows_is_news_too(self, api: Api) -> None:
         ready(api)
         api.need_inspection()
-        await leads(api.here.election("x", ttl=3 * api.short, renew=False))
+        await leads(api.here.election("x", ttl=api.brief, renew=False))
         seen = api.there.election("x").observe(timeout=LONG)
         async for leader in seen:
             if leader is None:

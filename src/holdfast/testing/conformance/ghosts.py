@@ -142,8 +142,9 @@ class Ghosts(Theme):
         api.strategy.leftovers()
         client = api.connect(request_timeout=api.patience)
         for n in range(3):
-            lease = await take(client.lock(f"x{n}", ttl=3 * api.short))  # renewed in time
-            assert await api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=api.short) is None
+            lease = await take(client.lock(f"x{n}", ttl=api.brief))  # renewed in time
+            other = api.there.lock(f"x{n}", ttl=api.short)
+            assert await other.acquire(timeout=api.patience) is None
             waiter = api.spawn(api.there.lock(f"x{n}", ttl=api.short).acquire(timeout=LONG))
             await lease.release()
             handed_over = await waiter

@@ -35,6 +35,10 @@ LONG = 8.0
 """Seconds to wait for what must happen: long enough for a slow machine, and shorter than a third of
 the default ttl, at which waiters look by themselves, so that it does not hide a lost call."""
 
+CALM = 0.75
+"""Seconds: the least `short_ttl` for what is a multiple of it and must *not* have ended in a test,
+however quick the store: it is the machine that is slow then."""
+
 
 def only_on(port: str) -> Callable[[F], F]:
     """For what one of the ports has no notion of: a thread cannot be cancelled."""
@@ -112,8 +116,9 @@ class Api:
 
     @property
     def brief(self) -> float:
-        """A ttl that can be outlasted in a test, and that a renewal can reach on a slow machine."""
-        return 4 * self.strategy.short_ttl
+        """A ttl that can be outlasted in a test, and that a renewal can reach on a slow machine,
+        where a process may stand still for a second or two."""
+        return 4 * max(self.strategy.short_ttl, CALM)
 
     @property
     def often(self) -> float:
@@ -123,7 +128,7 @@ class Api:
     @property
     def patience(self) -> float:
         """A `request_timeout` that a healthy store keeps, and that a test can sit out."""
-        return 1.5 * self.strategy.short_ttl
+        return 1.5 * max(self.strategy.short_ttl, CALM)
 
     def now(self) -> float:
         """The clock the leases live by."""
@@ -152,6 +157,17 @@ class Api:
             return before > last
 
         await self.until(longer, f"a renewal of {lease}")
+
+    async def quiet(self, still: float) -> int:
+        """How many requests the store was asked, when for so long there was none: what was under
+        way has arrived."""
+        last, since, end = self.strategy.requests(), self.now(), self.now() + still + LONG
+        while self.now() < since + still:
+            assert self.now() < end, f"there was always a request within {still:g} s"
+            await asyncio.sleep(0.01)
+            if (count := self.strategy.requests()) != last:
+                last, since = count, self.now()
+        return last
 
     # -- clients ----------------------------------------------------------------------------------
 

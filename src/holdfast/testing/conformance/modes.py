@@ -110,7 +110,8 @@ class Modes(Theme):
     async def test_a_writer_that_gives_up_lets_the_readers_in(self, api: Api) -> None:
         api.need(Mode.SHARED)
         reader = await take(api.here.rwlock("x").read())
-        writer = await api.queue_up(api.there.rwlock("x").write(), timeout=0.3)
+        assert await refused(api.there.rwlock("x").write())  # logs in, which may take longer
+        writer = await api.queue_up(api.there.rwlock("x").write(), timeout=api.patience)
         late = await api.queue_up(api.connect().rwlock("x").read())
         assert await writer is None
         read = await late

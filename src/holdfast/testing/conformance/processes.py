@@ -59,7 +59,7 @@ class Child:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        return await asyncio.wait_for(self.process.wait(), LONG)
+        return await asyncio.wait_for(self.process.wait(), 4 * LONG)
 
 
 @contextlib.asynccontextmanager
@@ -96,7 +96,7 @@ async def in_a_fork(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 def _answer_of(pid: int, readable: int) -> bytes:
-    kill = threading.Timer(LONG, os.kill, (pid, signal.SIGKILL))
+    kill = threading.Timer(4 * LONG, os.kill, (pid, signal.SIGKILL))
     kill.start()
     try:
         with open(readable, "rb") as pipe:
@@ -142,7 +142,7 @@ class Processes(Theme):
             lease = await take(api.here.lock("x"))
             await child.tell("acquire", name="x", ttl=api.brief, timeout=LONG)
             await api.in_line("x", 1)
-            waiter = await api.queue_up(api.there.lock("x", ttl=api.brief))
+            waiter = await api.queue_up(api.there.lock("x", ttl=api.brief), timeout=3 * LONG)
             child.signal(signal.SIGKILL)
             await child.ended()
             await lease.release()
@@ -189,10 +189,11 @@ class Processes(Theme):
     async def test_an_interpreter_that_exits_holding_a_lock(self, api: Api) -> None:
         async with child_of(api) as child:
             await child.acquire("x")
-            waiter = await api.queue_up(api.here.lock("x"))
+            # Given back on the way out: this is shorter than what is left of the ttl at any time.
+            waiter = await api.queue_up(api.here.lock("x"), timeout=2 * LONG)
             await child.tell("exit")
             assert await child.ended() == 0
-            lease = await waiter  # given back on the way out: LONG is shorter than the ttl
+            lease = await waiter
             assert lease is not None
             await lease.release()
 

@@ -28,14 +28,15 @@ class Waiting(Theme):
     @pytest.mark.req("R7")
     async def test_a_wait_has_its_limit_and_leaves_no_trace(self, api: Api) -> None:
         async with api.here.lock("x"):
+            assert await refused(api.there.lock("x"))  # logs in, which may take longer than a wait
+            begun, limit = api.now(), api.patience
+            assert await api.there.lock("x").acquire(timeout=limit) is None
+            assert api.now() - begun >= limit
             begun = api.now()
-            assert await api.there.lock("x").acquire(timeout=0.5) is None
-            assert api.now() - begun >= 0.5
-            begun, limit = api.now(), max(0.5, 2 * api.short)
             assert await api.there.lock("x", timeout=limit).acquire() is None
-            assert limit <= api.now() - begun < LONG
+            assert limit <= api.now() - begun < limit + LONG
             if api.capabilities.inspection:
-                assert not await api.waiters("x")
+                await api.in_line("x", 0)  # if the store is slow to answer, the keeper sees to it
         await api.free("x")
 
     @pytest.mark.req("R7", "R9")
@@ -127,7 +128,7 @@ class Waiting(Theme):
     async def test_who_gives_up_is_skipped(self, api: Api) -> None:
         lease = await take(api.here.lock("x"))
         assert await refused(api.there.lock("x"))  # logs in, which may take longer than the wait
-        gives_up = await api.queue_up(api.there.lock("x"), timeout=0.3)
+        gives_up = await api.queue_up(api.there.lock("x"), timeout=api.patience)
         stays = await api.queue_up(api.here.lock("x"))
         assert await gives_up is None
         await api.in_line("x", 1)
@@ -208,7 +209,7 @@ class Waiting(Theme):
 
     @pytest.mark.req("R9")
     async def test_a_release_wakes_one_and_not_the_herd(self, api: Api) -> None:
-        crowd = 12
+        crowd = 24  # so many that what else is asked meanwhile, heartbeats, is less
         api.strategy.requests()
         lease = await take(api.here.lock("x", ttl=10 * LONG))
         turns = [
@@ -235,7 +236,7 @@ class Waiting(Theme):
     @pytest.mark.req("R9")
     async def test_waiting_costs_nothing(self, api: Api) -> None:
         """A line is not polled: beside rare heartbeats, waiters are silent."""
-        crowd = 6
+        crowd = 24  # as above
         api.strategy.requests()
         lease = await take(api.here.lock("x", ttl=10 * LONG))
         turns = [await api.queue_up(api.there.lock("x", ttl=10 * LONG)) for _ in range(crowd)]
