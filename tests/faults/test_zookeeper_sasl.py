@@ -1,7 +1,8 @@
-"""zk:// with ?auth=sasl: DIGEST-MD5, and a wrong password fails at once."""
+"""zk:// with ?auth=sasl: DIGEST-MD5, and a wrong password, or none, fails at once."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, Misconfigured
+from holdfast import HoldfastError, Misconfigured, aio
 from holdfast.testing import FaultProxy
 from tests.faults.zookeeper import sessions
 from tests.servers import ZooKeeperServer
@@ -22,16 +23,34 @@ SASL = (102).to_bytes(4, "big")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    jaas: Path = tmp_path_factory.mktemp("sasl") / "jaas.conf"
+def jaas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    jaas = tmp_path_factory.mktemp("sasl") / "jaas.conf"
     jaas.write_text(
         "Server { org.apache.zookeeper.server.auth.DigestLoginModule required"
         ' user_alice="s3cret-a" user_bob="s3cret-b"; };\n'
     )
-    with ZooKeeperServer(
-        settings={"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"},
+    return jaas
+
+
+def with_users(jaas: Path, **settings: str) -> ZooKeeperServer:
+    provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    return ZooKeeperServer(
+        settings={"authProvider.1": provider, **settings},
         properties={"java.security.auth.login.config": str(jaas)},
-    ) as server:
+    )
+
+
+@pytest.fixture(scope="module")
+def address(jaas: Path) -> Iterator[str]:
+    with with_users(jaas) as server:
+        yield f"{HOST}:{server.port}"
+
+
+@pytest.fixture(scope="module")
+def strict(jaas: Path) -> Iterator[str]:
+    """Of a server that serves only who has authenticated by SASL."""
+    enforced = {"enforce.auth.enabled": "true", "enforce.auth.schemes": "sasl"}
+    with with_users(jaas, **enforced) as server:
         yield f"{HOST}:{server.port}"
 
 
@@ -81,3 +100,48 @@ def test_a_connection_that_ends_in_the_middle_of_the_password(address: str) -> N
             fault.undo()
             assert sessions(locks) == [session]
         assert lease.held
+
+
+STRANGERS = {
+    "nobody": ("", "", "enforce.auth.enabled"),
+    "by another scheme": ("alice:s3cret-a@", "", "enforce.auth.enabled"),
+    "a wrong password": ("alice:n0t-it@", "?auth=sasl", "credentials"),
+}
+
+
+@pytest.mark.req("R50", "wrong credentials")
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_server_that_serves_only_who_has_authenticated(strict: str, who: str) -> None:
+    """It was told as silent, when all of the time was over: of the requests that are sent together
+    it refuses the first, and hangs up."""
+    user, query, said = STRANGERS[who]
+    url = f"zk://{user}{strict}/strict{query}"
+    began = time.monotonic()
+
+    async def ask() -> None:
+        async with aio.connect(url) as locks:
+            with pytest.raises(Misconfigured, match=said):
+                await locks.lock("x").acquire()
+
+    asyncio.run(ask())
+    with holdfast.connect(url) as locks:
+        for ask_for in (
+            locks.lock("x").acquire,
+            locks.rwlock("x").read().acquire,
+            locks.inspect,
+            lambda: locks.evict("x"),
+            locks.latch("l", 1).count_down,
+        ):
+            with pytest.raises(Misconfigured, match=said):
+                ask_for()
+        assert locks._engine().keeper.owed == 0
+    assert time.monotonic() - began < 4  # a request has 5 s
+
+
+@pytest.mark.req("R50")
+def test_who_has_authenticated_is_served(strict: str) -> None:
+    with (
+        holdfast.connect(f"zk://alice:s3cret-a@{strict}/strict?auth=sasl") as locks,
+        locks.lock("y", timeout=10) as lease,
+    ):
+        assert lease.renew() > 0

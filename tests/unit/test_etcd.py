@@ -274,16 +274,6 @@ def test_answers_are_read() -> None:
     assert (gone.id, gone.ttl) == (5, -1)
 
 
-@pytest.mark.req("R60")
-@given(st.binary(max_size=80))
-def test_no_bytes_break_the_readers(data: bytes) -> None:
-    for read in (answers.TxnAnswer.read, answers.WatchAnswer.read, answers.LeaseAnswer.read):
-        try:
-            read(data)
-        except ValueError:
-            pass
-
-
 # -- keys -----------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from kazoo.protocol.connection import ConnectionHandler  # type: ignore[import-u
 from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import-untyped]
 from tests.waiting import readable
 
-from holdfast.backends.zookeeper import handler, requests, wire
+from holdfast.backends.zookeeper import handler, refusals, requests, wire
 from holdfast.backends.zookeeper.place import Place
 from holdfast.ports import clock
 
@@ -195,6 +195,35 @@ def test_a_server_that_answers_others_is_not_silent(monkeypatch: pytest.MonkeyPa
     assert bound.wire.unanswered_since() == 107.0
     bound.answer()
     assert bound.wire.unanswered_since() is None
+
+
+@pytest.mark.req("R50", "wrong credentials", "law 5")
+@pytest.mark.parametrize("served", [False, True])
+def test_a_server_that_wants_us_to_authenticate(
+    monkeypatch: pytest.MonkeyPatch, served: bool
+) -> None:
+    """What was sent with the request that it refuses is refused, too. If it never served us the
+    session is over; else there may be leases on it, and a server that keeps them."""
+    bound = Bound(monkeypatch)
+    replies = [wire.Reply() for _ in range(4)]
+    bound.wire.send(*((requests.sync(), reply) for reply in replies))
+    bound.pump()
+    if served:
+        bound.answer()
+
+    def refuse(*_: Any) -> None:
+        bound.client._pending.popleft()[1].set_exception(refusals.NoLogin())
+
+    monkeypatch.setattr(bound.wire, "_read_response", refuse)
+    bound.answer()
+    refused = replies[1:] if served else replies
+    assert all(isinstance(reply.error, refusals.NoLogin) for reply in refused)
+    assert not bound.client._pending
+    assert bound.wire.over is not served
+    if not served:
+        assert "enforce.auth.enabled" in bound.wire.refusal
+        listener: Any = bound.wire._listener
+        listener.on_ended.assert_called_once_with(bound.wire.refusal, True)
 
 
 @pytest.mark.req("R50")

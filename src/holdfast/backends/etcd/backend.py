@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.backends.etcd import keeping, overview
+from holdfast.backends.etcd.answers import Garbled
 from holdfast.backends.etcd.asynchronous import AsyncTransport
 from holdfast.backends.etcd.blocking import BlockingTransport
 from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
 from holdfast.backends.etcd.cells import Cells
 from holdfast.backends.etcd.channel import Channel, Site
-from holdfast.backends.etcd.http2 import Failure
+from holdfast.backends.etcd.entry import Entry
+from holdfast.backends.etcd.http2 import NO_ANSWER, Failure
 from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.site import OPTIONS, site_of
@@ -96,15 +98,24 @@ class EtcdBackend:
     async def attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
-        return await self._taking.attempt(claim, queue, deadline)
+        try:
+            with self._channel.understood():
+                return await self._taking.attempt(claim, queue, deadline)
+        except Garbled as error:  # it says nothing of what was done (law 2)
+            return Unknown(str(error))
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
-        return await self._taking.wait(claim, deadline)
+        with self._channel.understood():
+            return await self._taking.wait(claim, deadline)
 
     async def renew(
         self, grants: Sequence[Grant], deadline: float
     ) -> Sequence[Renewed | Lost | Unknown]:
-        return await keeping.renew(self._book, grants, deadline)
+        try:
+            with self._channel.understood():
+                return await keeping.renew(self._book, grants, deadline)
+        except Garbled as error:
+            return [Unknown(str(error))] * len(grants)
 
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         if tombstone:
@@ -114,7 +125,7 @@ class EtcdBackend:
             return Released()
         entry.gone = True
         entry.event.set()
-        result = await self._book.delete(entry, tombstone, deadline)
+        result = await self._delete(entry, tombstone, deadline)
         if isinstance(result, Failure):
             return Unknown(result.text)
         self._book.forget(entry)
@@ -130,7 +141,7 @@ class EtcdBackend:
         held, now = entry.held, self._port.now()
         if tombstone:
             self._book.bury(claim)
-        result = await self._book.delete(entry, tombstone, deadline)
+        result = await self._delete(entry, tombstone, deadline)
         if isinstance(result, Failure):
             return Unknown(result.text)
         self._book.forget(entry)
@@ -138,18 +149,28 @@ class EtcdBackend:
             return AlreadyLost(NOT_OURS)
         return Released() if now < entry.until else AlreadyLost(TOO_LATE)
 
+    async def _delete(self, entry: Entry, tombstone: bool, deadline: float) -> int | Failure:
+        try:
+            with self._channel.understood():
+                return await self._book.delete(entry, tombstone, deadline)
+        except Garbled as error:
+            return Failure(NO_ANSWER, str(error))
+
     # -- operators and cells ----------------------------------------------------------------------
 
     async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
-        return await overview.inspect(
-            self._channel, self._port, self._keys, prefix, exact, deadline
-        )
+        with self._channel.understood():
+            return await overview.inspect(
+                self._channel, self._port, self._keys, prefix, exact, deadline
+            )
 
     async def evict(self, name: str, deadline: float) -> int:
-        return await overview.evict(self._channel, self._port, self._keys, name, deadline)
+        with self._channel.understood():
+            return await overview.evict(self._channel, self._port, self._keys, name, deadline)
 
     async def cell_read(self, name: str, deadline: float) -> Cell | None:
-        return await self._cells.read(name, deadline)
+        with self._channel.understood():
+            return await self._cells.read(name, deadline)
 
     async def cell_write(
         self,
@@ -161,10 +182,15 @@ class EtcdBackend:
         ttl: float | None,
         deadline: float,
     ) -> Cell | CellConflict | Unknown:
-        return await self._cells.write(name, value, expect, fence, ttl, deadline)
+        try:
+            with self._channel.understood():
+                return await self._cells.write(name, value, expect, fence, ttl, deadline)
+        except Garbled as error:
+            return Unknown(str(error))
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
-        return await self._cells.wait(name, version, deadline)
+        with self._channel.understood():
+            return await self._cells.wait(name, version, deadline)
 
     async def transact(
         self,
@@ -173,4 +199,8 @@ class EtcdBackend:
         delete: Sequence[bytes],
         deadline: float,
     ) -> int | Unknown | None:
-        return await transact(self._channel, guard, put, delete, deadline)
+        try:
+            with self._channel.understood():
+                return await transact(self._channel, guard, put, delete, deadline)
+        except Garbled as error:
+            return Unknown(str(error))

@@ -116,7 +116,7 @@ class Book:
             )
             (result,) = await self.channel.ask(deadline, (wire.TXN, request))
             if not isinstance(result, Failure):
-                deleted = TxnAnswer.read(result).answers[0]
+                deleted = TxnAnswer.read(result).of(0)
                 return deleted.count if isinstance(deleted, Deleted) else 0
             if not lease_gone(result):
                 if no_space(result):  # the tombstone has to wait for it; the others need not

@@ -96,14 +96,14 @@ class Cells:
             return CellConflict(_cell(answer.ranged(0).kvs), "its version is another"), lease
         spent = sum(kv.lease for kv in answer.ranged(0).kvs)
         # One for no fence yet, and one for a fence that is not higher than ours.
-        inner = answer.answers[1]
+        inner = answer.of(1)
         for _ in range(2):
             if not isinstance(inner, TxnAnswer):
                 break
-            if not inner.succeeded and isinstance(inner.answers[0], Ranged):
+            if not inner.succeeded and isinstance(inner.of(0), Ranged):
                 reason = "a newer fencing token has written before"
                 return CellConflict(_cell(inner.ranged(0).kvs), reason), lease
-            inner = inner.answers[0]
+            inner = inner.of(0)
         return Cell(value or b"", answer.revision), spent
 
     async def _lease(self, ttl: float, deadline: float) -> int:

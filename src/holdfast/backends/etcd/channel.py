@@ -11,7 +11,8 @@ nothing.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -200,6 +201,20 @@ class Channel:
         """The endpoint in use is not to be trusted: the next one, please."""
         self._move_on(self._turn)
 
+    @contextmanager
+    def understood(self) -> Generator[None]:
+        """Around what reads answers: who gives others than etcd's is named, and not asked again
+        while there is another."""
+        try:
+            yield
+        except answers.Garbled as error:
+            text = self.stranger(error)
+            self.move_on()
+            raise answers.Garbled(text) from None
+
+    def stranger(self, error: answers.Garbled) -> str:
+        return f"what answers at {self._endpoint} is no etcd: {error}"
+
     def forget_token(self) -> None:
         """It was refused: log in again before the next call."""
         self._access = b"", {}
@@ -240,9 +255,13 @@ class Channel:
             calls = [(self._headers(wire.AUTHENTICATE), message)]
             (result,) = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
             if isinstance(result, bytes):
-                fresh = answers.token_of(result)
-                self._access = fresh.encode(), {}
-                return fresh
+                try:
+                    fresh = answers.token_of(result)
+                except answers.Garbled as error:
+                    result = Failure(NO_ANSWER, self.stranger(error))
+                else:
+                    self._access = fresh.encode(), {}
+                    return fresh
             failure = result
             if not _trouble(result):
                 break

@@ -311,6 +311,8 @@ class Http2:
         elif status is None:
             http = headers.get(b":status", b"?").decode("ascii", "replace")
             self._end(number, Failure(NO_ANSWER, f"no gRPC server: HTTP status {http}"), events)
+        elif not status.isdigit():  # below 0 are codes of our own
+            raise HttpError("a status that is no number")
         else:
             text = headers.get(b"grpc-message", b"").decode("utf-8", "replace")
             self._end(number, Failure(int(status), text), events)

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from holdfast.backends.etcd import wire
-from holdfast.backends.etcd.answers import KeyValue, WatchAnswer
+from holdfast.backends.etcd.answers import Garbled, KeyValue, WatchAnswer
 from holdfast.backends.etcd.channel import Channel, Stream
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.core.backoff import pause
@@ -199,8 +199,13 @@ class Hub:
                 limit = min(limit, idle_since + LINGER)
             message = await stream.receive(max(limit, now + 0.01))
             if isinstance(message, bytes):
+                try:
+                    answer = WatchAnswer.read(message)
+                except Garbled as error:  # whom it was for, nobody knows
+                    log.warning("%s; another watch is begun", self._channel.stranger(error))
+                    return False
                 useful = True
-                self._dispatch(WatchAnswer.read(message))
+                self._dispatch(answer)
                 continue
             if isinstance(message, Failure):
                 return useful

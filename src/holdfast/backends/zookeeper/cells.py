@@ -23,6 +23,7 @@ from holdfast.backends.zookeeper.refusals import (
     NODE_EXISTS,
     UNANSWERED,
     NodeExists,
+    NoLogin,
     NoNode,
     error_of,
 )
@@ -101,6 +102,8 @@ class Cells(Ground):
         synced, stated, got = session.ask(requests.sync(), second, requests.get_data(path))
         if not await self._answered(got, deadline):
             return SILENT
+        if isinstance(got.error, NoLogin):
+            raise explained(self._where, got.error)
         if synced.error or stated.error or isinstance(got.error, UNANSWERED):
             return CUT
         folder: Stat | None = stated.value if record is None else None

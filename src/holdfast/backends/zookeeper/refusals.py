@@ -12,11 +12,13 @@ from kazoo import exceptions  # type: ignore[import-untyped]
 __all__ = [
     "BAD_VERSION",
     "NODE_EXISTS",
+    "NO_LOGIN",
     "NO_NODE",
     "UNANSWERED",
     "BadVersion",
     "InvalidAcl",
     "NoAuth",
+    "NoLogin",
     "NoNode",
     "NodeExists",
     "NotReadOnly",
@@ -45,6 +47,14 @@ UNANSWERED: tuple[type[Exception], ...] = (
 """After these nobody knows whether the request was executed."""
 
 
+NO_LOGIN = (
+    "the server serves only who has authenticated (enforce.auth.enabled), and as its "
+    "enforce.auth.schemes say: put user and password into the URL, zk://user:password@host, and "
+    "?auth=sasl if it wants that"
+)
+"""What `NoLogin` means, whose name is older than the other schemes."""
+
+
 def _class_of(code: int, name: str) -> type[Exception]:
     """kazoo's own, if it has one for this code."""
     known = cast(Any, exceptions.EXCEPTIONS)
@@ -54,6 +64,7 @@ def _class_of(code: int, name: str) -> type[Exception]:
     return found
 
 
+NoLogin = _class_of(-124, "SessionClosedRequireSaslError")
 QuotaExceeded = _class_of(-125, "QuotaExceededError")
 Throttled = _class_of(-127, "ThrottledOpError")
 

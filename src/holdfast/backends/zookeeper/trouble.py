@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from holdfast.backends.zookeeper.refusals import (
+    NO_LOGIN,
     InvalidAcl,
     NoAuth,
+    NoLogin,
     NotReadOnly,
     QuotaExceeded,
     Throttled,
@@ -28,6 +30,8 @@ def explained(where: str, error: Exception) -> HoldfastError:
             "read, create and delete here. Connect as the user who made the nodes, or use another "
             "path"
         )
+    if isinstance(error, NoLogin):
+        return Misconfigured(f"{where}: {NO_LOGIN}")
     hint = HINTS.get(type(error), "an answer that was not expected")
     return Unavailable(f"{where} refused: {hint} ({type(error).__name__})")
 

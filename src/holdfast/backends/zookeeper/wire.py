@@ -13,6 +13,8 @@ Hazards, each met in kazoo 2.10 to 2.11:
 - The timeout that the server granted is known inside `_connect` only.
 - What it does not expect while connecting kills its thread: here it is one more failure.
 - During SASL it takes every lost connection for a wrong password.
+- A server that insists on authentication refuses the first request and hangs up. For kazoo those
+  sent with it are unanswered, as if they could have been executed, and it connects again.
 - A stopped client stays connected, and its session alive, until it is disconnected: `quit` does.
 - `KazooClient._call` swallows a KeyboardInterrupt and waits when its pipe is full; requests are put
   on its queue here instead, and sent by our own `_pump`.
@@ -41,6 +43,7 @@ from kazoo.protocol.states import KazooState, KeeperState  # type: ignore[import
 
 from holdfast.backends.zookeeper.handler import CONNECT_PATIENCE, Handler
 from holdfast.backends.zookeeper.place import Place
+from holdfast.backends.zookeeper.refusals import NO_LOGIN, NoLogin
 from holdfast.backends.zookeeper.requests import Request
 from holdfast.core.port import Event
 from holdfast.ports import clock
@@ -129,6 +132,7 @@ class Wire:
         self._leaving: Reply | None = None
         self._quitting = False
         self._welcome = False  # the server has let us in before
+        self._served = False  # and executed a request
         self.over = False
         self.up = False
         self.trouble = ""  # why the last attempt to connect failed
@@ -240,9 +244,9 @@ class Wire:
         self._handler.patience = CONNECT_PATIENCE
         try:
             read_timeout, connect_timeout = self._connect(*address)
-        except exceptions.AuthFailedError as error:
+        except (exceptions.AuthFailedError, NoLogin) as error:
             if not self._welcome:
-                raise
+                raise exceptions.AuthFailedError(str(error)) from error
             # The password was right before: it is only the connection that ended.
             raise exceptions.ConnectionDropped("while presenting the credentials") from error
         except (exceptions.ConnectionDropped, exceptions.SessionExpiredError, KazooTimeoutError):
@@ -323,10 +327,27 @@ class Wire:
         client = self._client
         if client._queue and len(client._pending) <= WINDOW // 2:
             self._wake()
-        return self._read_response(*answer)
+        reply: Reply = client._pending[0][1]
+        result = self._read_response(*answer)
+        if isinstance(reply.error, NoLogin):
+            self._turned_away(reply.error)
+        else:
+            self._served = True
+        return result
+
+    def _turned_away(self, error: Exception) -> None:
+        """The server wants us to authenticate: it has executed nothing of what was sent with this.
+        If it never did, nor will it; else it was another one, or is newly so strict, and there may
+        be leases that yet another one would keep."""
+        if not self._served:
+            self.refusal = NO_LOGIN
+            self.quit()
+            self._changed(KazooState.LOST)  # before anybody is woken who would use it again
+        while self._client._pending:
+            self._client._pending.popleft()[1].set_exception(error)
 
     def _changed(self, state: str) -> None:
-        if state == KazooState.SUSPENDED:
+        if state == KazooState.SUSPENDED and not self.over:
             self.up = False
             self._listener.on_suspended()
         elif state == KazooState.LOST and not self.over:
@@ -336,6 +357,7 @@ class Wire:
             what = self._client.client_state
             # Without an id there never was one, as far as we have sent anything on it.
             gone = closed or what == KeeperState.EXPIRED_SESSION or self._client._session_id is None
+            gone = gone or (self.refusal == NO_LOGIN and not self._served)
             if what == KeeperState.AUTH_FAILED:
                 self.refusal = "the server refused the credentials"
             reason = self.refusal or "the session was closed"
