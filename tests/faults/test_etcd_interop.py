@@ -65,7 +65,7 @@ def test_etcdctl_holds_and_we_wait(locks: holdfast.Locks, at: str, name: str) ->
     other = Holder(at, name)
     assert other.granted().startswith(f"{name}/")
     assert locks.lock(name).acquire(blocking=False) is None
-    assert locks.lock(name).acquire(timeout=0.2) is None
+    assert locks.lock(name).acquire(timeout=1.5) is None
     assert locks.rwlock(name).read().acquire(blocking=False) is None
     assert locks.semaphore(name, 5).acquire(blocking=False) is None
     (info,) = locks.inspect(name)
