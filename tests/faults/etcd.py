@@ -34,7 +34,7 @@ class Holder:
     """`etcdctl lock NAME`, which holds until `release`, waits until then, and prints its key."""
 
     def __init__(self, endpoints: str, name: str) -> None:
-        self._process = etcdctl(endpoints, "lock", name, "--ttl=5")
+        self._process = etcdctl(endpoints, "lock", name, "--ttl=30")
         self.key = ""
 
     @property

@@ -21,7 +21,8 @@ from typing import Any
 from tests.servers.base import stopped
 from tests.waiting import until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
+"""For a process to start, too. What must come soon says so itself, by a shorter `timeout`."""
 
 SCRIPT = """
 import json, os, signal, sys, threading, time

@@ -23,6 +23,7 @@ from tests.cli.harness import holdfast as command
 from tests.faults.crash import (
     MariaDBStore,
     PostgresStore,
+    Pulse,
     RedisStore,
     RedlockStore,
     Store,
@@ -33,6 +34,7 @@ from tests.faults.crash import (
 )
 from tests.faults.peers import Peer
 from tests.faults.redis import in_line, waiting
+from tests.servers.base import stopped
 from tests.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.req("R23")]
@@ -79,10 +81,14 @@ def turned(url: str) -> Iterator[Turned]:
 
 @pytest.mark.req("holder killed -9", "R2", "law 6")
 def test_the_dead_are_freed_after_their_grace_and_nobody_else_is(
-    url: str, store: Store, locks: holdfast.Locks, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
-    """All modes, fixed leases too; handed over to who is in line."""
+    """All modes, fixed leases too; handed over to who is in line. With a grace that who lives can
+    keep on a busy machine."""
+    grace = 4.0
+    url = store.fresh(grace)
     with (
+        holdfast.connect(url) as locks,
         watching(url, tmp_path) as watch,
         Peer(url) as dead,
         Peer(url) as alive,
@@ -110,11 +116,12 @@ def test_the_dead_are_freed_after_their_grace_and_nobody_else_is(
             other.kill()
             lease = waiter.result()
             assert lease
-            assert GRACE < waiter.at - killed < LONG / 2
+            assert grace < waiter.at - killed < LONG / 2
         assert all(lock.acquire(timeout=20) for lock in wanted)
         watch.wait("freed", len(names))
         assert {event["name"] for event in watch.events("freed")} == names
-        assert alive.run("all(lease.held for lease in held)") is True
+        assert alive.run("any(lease.lost.is_set() for lease in held)") is False
+        until(lambda: alive.run("all(lease.held for lease in held)"), "the living hold")
         [nobodys] = locks.inspect("o")
         assert nobodys.holders, "who did not opt in is not touched"
         if store.shares:
@@ -178,7 +185,8 @@ def test_a_stopped_process_is_not_dead(store: Store, tmp_path: Path) -> None:
         assert locks.lock("x").acquire(blocking=False) is None
         peer.signal(signal.SIGCONT)
         uncertain, held = peer.result()
-        assert uncertain is not held  # the link may have been quicker than that line
+        # The link may have been quicker than that line, or between the two words.
+        assert uncertain or held
         until(lambda: peer.run("held[0].held"), "held again")
         assert watch.events("missing") == []
 
@@ -192,7 +200,7 @@ def test_who_is_stopped_without_its_link_has_lost(
         peer.acquire("lock('x', ttl=60)")
         presence = presence_of(peer)
         peer.start("(os.kill(os.getpid(), signal.SIGSTOP), held[0].held)[1]")
-        time.sleep(0.1)
+        until(lambda: stopped(peer.pid), "it stops")
         assert store.cut(presence) == 1
         with waiting(locks.lock("x", ttl=LONG)) as waiter:
             lease = waiter.result()
@@ -211,27 +219,30 @@ def test_links_cut_at_random_while_renewals_work(store: Store, url: str, tmp_pat
     url = store.fresh(4)
     with watching(url, tmp_path) as watch, Peer(url) as peer:
         watch.leads()
-        peer.acquire("lock('x', ttl=3)")
+        peer.acquire("lock('x', ttl=30, renew=0.5)")
         peer.acquire("lock('y', ttl=60, renew=False)")
         peer.acquire("rwlock('z', ttl=60).read()" if store.shares else "lock('z', ttl=60)")
         killed = 0
-        end = now() + 4
-        while now() < end:
+        begun = now()
+        while killed <= 3 or now() < begun + 4:
+            assert now() < begun + LONG, f"{killed} links in all this time"
             killed += store.cut(presence_of(peer))
             time.sleep(random.uniform(0.0, 0.4))
             assert peer.run("[lease.lost.is_set() for lease in held]") == [False] * 3
-        assert killed > 3
         until(lambda: peer.run("all(lease.held for lease in held)"), "all are held")
         assert watch.events("freed") == []
         assert peer.run("[lease.release() for lease in held]") == [True] * 3
 
 
 @pytest.mark.req("one-way partition", "law 5")
-def test_who_is_cut_off_gives_up_first(store: Store, url: str, tmp_path: Path) -> None:
+def test_who_is_cut_off_gives_up_first(store: Store, tmp_path: Path) -> None:
     """Uncertain, told of the loss before anybody else has it; and when it is back, it stands in
     line, and in nobody's way."""
+    grace = 3.0
+    url = store.fresh(grace)
     told: list[float] = []
     with (
+        Pulse() as pulse,
         store.behind_proxies(url) as (around, proxies),
         watching(url, tmp_path) as watch,
         holdfast.connect(around) as here,
@@ -250,9 +261,10 @@ def test_who_is_cut_off_gives_up_first(store: Store, url: str, tmp_path: Path) -
         granted = now()
         assert lease
         assert not mine.held
-        assert granted - cut_at > GRACE
+        assert granted - cut_at > grace
+        until(lambda: told, "it was told")
         assert len(told) == 1
-        assert told[0] < granted
+        assert told[0] < granted + pulse.worst
         assert watch.wait("freed")["name"] == "x"
         for proxy in proxies:
             proxy.heal()
@@ -287,10 +299,11 @@ def test_what_was_given_up_is_given_back(store: Store, url: str) -> None:
 # -- the detector's own troubles -------------------------------------------------------------------
 
 
-def test_the_leader_is_killed_in_the_middle(
-    url: str, store: Store, locks: holdfast.Locks, tmp_path: Path
-) -> None:
+def test_the_leader_is_killed_in_the_middle(store: Store, tmp_path: Path) -> None:
+    """With a grace that leaves time enough to kill it in."""
+    url = store.fresh(5)
     with (
+        holdfast.connect(url) as locks,
         watching(url, tmp_path, "one") as one,
         watching(url, tmp_path, "two") as two,
         Peer(url) as peer,

@@ -27,6 +27,7 @@ from tests.waiting import settled, until
 pytestmark = pytest.mark.servers
 
 TTL = 6.0
+LONG = 60.0
 
 
 @pytest.fixture
@@ -185,14 +186,14 @@ def test_all_endpoints_are_gone_for_less_than_the_lease(cluster: EtcdCluster, po
 
 @pytest.mark.req("R21", "B2", "law 5")
 def test_all_endpoints_are_gone_for_longer_than_the_lease(cluster: EtcdCluster) -> None:
-    with holdfast.connect(cluster.url, request_timeout=2) as locks:
+    with holdfast.connect(cluster.url, request_timeout=10) as locks:
         lease = locks.lock("x", ttl=2).acquire()
         assert lease is not None
         begun = time.monotonic()
         for node in cluster.nodes:
             node.pause()
-        assert lease.lost.wait(10) is True
-        assert time.monotonic() - begun < 4
+        assert lease.lost.wait(30) is True
+        assert time.monotonic() - begun < 8  # not when the renewal's time is over
         assert not lease.held
         with pytest.raises(Unavailable):
             locks.lock("x").acquire()
@@ -220,7 +221,7 @@ def test_a_lease_revoked_by_hand(server: EtcdServer, port: str) -> None:
     async def main() -> None:
         async with aio.connect(server.url) as locks, aio.connect(server.url) as others:
             leases = [
-                await locks.lock(name, ttl=TTL, renew=0.5, on_lost=told.append).acquire()
+                await locks.lock(name, ttl=LONG, renew=0.5, on_lost=told.append).acquire()
                 for name in "abc"
             ]
             waiting = asyncio.create_task(others.lock("a", ttl=TTL).acquire(timeout=30))
@@ -229,7 +230,7 @@ def test_a_lease_revoked_by_hand(server: EtcdServer, port: str) -> None:
             revoke_all()
             for lease in leases:
                 assert lease is not None
-                assert await lease.lost.wait(5) is True
+                assert await lease.lost.wait(LONG / 2) is True
                 assert not lease.held
             handed_over = await waiting
             assert handed_over is not None
@@ -239,7 +240,7 @@ def test_a_lease_revoked_by_hand(server: EtcdServer, port: str) -> None:
     def blocking() -> None:
         with holdfast.connect(server.url) as locks, holdfast.connect(server.url) as others:
             leases = [
-                locks.lock(name, ttl=TTL, renew=0.5, on_lost=told.append).acquire()
+                locks.lock(name, ttl=LONG, renew=0.5, on_lost=told.append).acquire()
                 for name in "abc"
             ]
             waiting = Waiting(others.lock("a", ttl=TTL))
@@ -247,7 +248,7 @@ def test_a_lease_revoked_by_hand(server: EtcdServer, port: str) -> None:
             revoke_all()
             for lease in leases:
                 assert lease is not None
-                assert lease.lost.wait(5) is True
+                assert lease.lost.wait(LONG / 2) is True
                 assert not lease.held
             handed_over = waiting.result()
             assert handed_over.held
@@ -265,8 +266,8 @@ def test_a_lease_revoked_by_hand(server: EtcdServer, port: str) -> None:
 @pytest.mark.req("etcd compaction, leader change, lease revoked")
 def test_no_space(server: EtcdServer) -> None:
     """Nothing new is granted, and it is said why; what is held is kept, and can be given back."""
-    with holdfast.connect(server.url, request_timeout=1) as locks:
-        lease = locks.lock("x", ttl=2).acquire()
+    with holdfast.connect(server.url, request_timeout=3) as locks:
+        lease = locks.lock("x", ttl=TTL, renew=0.5).acquire()
         assert lease is not None
         member = server.member_id()
         alarm = {"action": "ACTIVATE", "memberID": member, "alarm": "NOSPACE"}
@@ -275,7 +276,7 @@ def test_no_space(server: EtcdServer) -> None:
             locks.lock("y").acquire()
         with pytest.raises(Unavailable, match="space"):
             locks.lock("y", ttl=2).acquire(blocking=False)
-        time.sleep(3)
+        time.sleep(TTL + 1)  # it was renewed
         assert lease.held
         assert lease.release() is True
         server.api("/v3/maintenance/alarm", {**alarm, "action": "DEACTIVATE"})
@@ -308,7 +309,7 @@ def test_a_watch_is_resumed_after_compaction(
             lease.release()
             begun = time.monotonic()
             waiting.result().release()
-            assert time.monotonic() - begun < 5  # not the next heartbeat, after 20 s
+            assert time.monotonic() - begun < 15  # not the next heartbeat, after 20 s
 
     async def main() -> None:
         async with aio.connect(server.url) as holder, aio.connect(via(proxy)) as locks:
@@ -320,7 +321,7 @@ def test_a_watch_is_resumed_after_compaction(
             make_it_old()
             await asyncio.sleep(0.3)
             await lease.release()
-            handed_over = await asyncio.wait_for(waiting, 5)
+            handed_over = await asyncio.wait_for(waiting, 15)
             assert handed_over is not None
             await handed_over.release()
 
@@ -360,14 +361,14 @@ def test_a_watch_is_resumed_on_a_new_stream(
 @pytest.mark.req("R20", "law 6")
 def test_many_locks_cost_one_keep_alive(proxy: FaultProxy) -> None:
     with holdfast.connect(via(proxy)) as locks:
-        leases = [locks.lock(f"n{number}", ttl=3).acquire() for number in range(200)]
+        leases = [locks.lock(f"n{number}", ttl=30, renew=1).acquire() for number in range(200)]
         proxy.forget()
-        before = proxy.requests
+        before, begun = proxy.requests, time.monotonic()
         time.sleep(3.5)
-        cost = proxy.requests - before
+        cost, took = proxy.requests - before, time.monotonic() - begun
         assert all(lease is not None and lease.held for lease in leases)
         # Every second or so: one keep-alive, one list of keys.
-        assert cost <= 10, f"{cost} requests for 200 leases in 3.5 s"
+        assert cost <= 3 + 2 * took, f"{cost} requests for 200 leases in {took:.1f} s"
 
 
 @pytest.mark.req("R20", "R21", "eviction", "law 6")
@@ -377,19 +378,20 @@ def test_a_crowd_that_is_renewed_in_parts_notices_deletions(proxy: FaultProxy) -
         leases: list[holdfast.Lease] = []
         for part in range(3):
             for number in range(10):
-                lease = locks.lock(f"{part}-{number}", ttl=3).acquire()
+                lease = locks.lock(f"{part}-{number}", ttl=30, renew=1).acquire()
                 assert lease is not None
                 leases.append(lease)
             time.sleep(0.3)
         time.sleep(1.5)
-        before = proxy.requests
+        before, begun = proxy.requests, time.monotonic()
         time.sleep(3)
-        assert proxy.requests - before <= 10
+        cost = proxy.requests - before
+        assert cost <= 4 + 2 * (time.monotonic() - begun)
         for part in range(3):
             locks.evict(f"{part}-5")
         for lease in leases:
             if lease.name.endswith("-5"):
-                assert lease.lost.wait(3) is True
+                assert lease.lost.wait(20) is True
         assert sum(lease.held for lease in leases) == 27
 
 
@@ -418,7 +420,7 @@ def test_many_waiters_share_one_stream(proxy: FaultProxy) -> None:
                 await asyncio.sleep(0.2)
                 costs.append(proxy.requests - before)
                 assert len(done) == 1
-                for turn in asyncio.as_completed(tasks, timeout=20):
+                for turn in asyncio.as_completed(tasks, timeout=50):
                     served = await turn
                     assert served is not None
                     await served.release()
@@ -440,7 +442,7 @@ def test_a_fork_among_waiters(server: EtcdServer) -> None:
         stands_in_line(locks, "x")
 
         def child() -> None:
-            signal.alarm(15)  # a hang shows as a death
+            signal.alarm(30)  # a hang shows as a death
             assert not lease.held
             assert locks.lock("x").acquire(blocking=False) is None
             with locks.lock("y") as own:
@@ -474,12 +476,12 @@ def test_an_interpreter_exits_without_hanging(server: EtcdServer, waits: bool) -
     """)
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "ready\n"
     assert done.stderr == ""
-    assert time.monotonic() - begun < 10
-    with holdfast.connect(server.url) as locks, locks.lock("x", timeout=8):
+    assert time.monotonic() - begun < 20
+    with holdfast.connect(server.url) as locks, locks.lock("x", timeout=20):
         pass
 
 
@@ -488,7 +490,7 @@ def test_no_client_library_is_needed_or_loaded() -> None:
     """So a second client of etcd in this process, of whatever version, does no harm."""
     script = "import sys, holdfast; holdfast.connect('etcd://nowhere'); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"grpc", "google", "h2", "hpack", "etcd3"}

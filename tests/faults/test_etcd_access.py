@@ -45,7 +45,7 @@ def test_tls_with_a_clients_certificate(tls: TlsEtcd, certificates: Path) -> Non
     url = secure(tls, certificates)
     with holdfast.connect(url) as locks, locks.lock("x") as lease:
         assert locks.lock("x").acquire(blocking=False) is None
-        assert locks.lock("x").acquire(timeout=0.2) is None  # watched over TLS, too
+        assert locks.lock("x").acquire(timeout=1.5) is None  # watched over TLS, too
         lease.renew()
 
     async def asynchronously() -> None:
@@ -92,7 +92,7 @@ def test_no_trust_fails_fast(
     begun = time.monotonic()
 
     async def asynchronously() -> None:
-        async with aio.connect(url) as locks:
+        async with aio.connect(url, request_timeout=60) as locks:
             await locks.lock("x").acquire()
 
     with pytest.raises(
@@ -101,9 +101,9 @@ def test_no_trust_fails_fast(
         if port == "aio":
             asyncio.run(asynchronously())
         else:
-            with holdfast.connect(url) as locks:
+            with holdfast.connect(url, request_timeout=60) as locks:
                 locks.lock("x").acquire()
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.req("wrong credentials")
@@ -143,7 +143,7 @@ def at(server: GuardedEtcd, login: str, path: str = "locks") -> str:
 @pytest.mark.req("R60", "wrong credentials", "law 9")
 def test_a_user_and_a_password(guarded: GuardedEtcd) -> None:
     with holdfast.connect(at(guarded, "holdfast:secret@")) as locks, locks.lock("x"):
-        assert locks.lock("x").acquire(timeout=0.2) is None
+        assert locks.lock("x").acquire(timeout=1.5) is None
         assert [info.name for info in locks.inspect()] == ["x"]
     for login, match in (
         ("holdfast:hunter2@", "let us in"),
@@ -151,12 +151,12 @@ def test_a_user_and_a_password(guarded: GuardedEtcd) -> None:
         ("", "let us in"),
     ):
         begun = time.monotonic()
-        with holdfast.connect(at(guarded, login)) as locks:
+        with holdfast.connect(at(guarded, login), request_timeout=60) as locks:
             with pytest.raises(Misconfigured, match=match) as caught:
                 locks.lock("x").acquire()
             assert "hunter2" not in str(caught.value)
             assert "hunter2" not in repr(locks)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 30
     with (
         holdfast.connect(at(guarded, "holdfast:secret@", "elsewhere")) as locks,
         pytest.raises(Misconfigured, match="readwrite"),
@@ -221,7 +221,7 @@ def test_a_token_that_runs_out(tmp_path: Path) -> None:
     with GuardedEtcd(settings={"auth-token": token}) as server:
         server.enable([("READWRITE", b"locks/", b"locks0")])
         with holdfast.connect(at(server, "holdfast:secret@")) as locks:
-            with locks.lock("x", ttl=2) as lease:
+            with locks.lock("x", ttl=20, renew=0.5) as lease:
                 assert locks.lock("x").acquire(timeout=5) is None
                 assert lease.held
                 lease.renew()

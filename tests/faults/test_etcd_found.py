@@ -24,7 +24,7 @@ from holdfast.testing import FaultProxy
 from holdfast.types import Cell, CellConflict, Claim, Grant, Lost, Released, Unknown
 from tests.faults.etcd import PATIENCE, GuardedEtcd, b64, etcdctl
 from tests.servers import EtcdServer
-from tests.waiting import until
+from tests.waiting import settled, until
 
 pytestmark = pytest.mark.servers
 
@@ -77,7 +77,7 @@ def test_what_was_refused_for_want_of_space_is_not_there() -> None:
                     full.set()
                     return
 
-        with holdfast.connect(server.url, request_timeout=1) as locks:
+        with holdfast.connect(server.url, request_timeout=10) as locks:
             kept = locks.lock("kept", ttl=60).acquire()
             assert kept is not None
             refused: list[str] = []
@@ -144,7 +144,7 @@ def test_an_attempt_that_arrives_after_the_loss(server: EtcdServer, proxy: Fault
     assert isinstance(kept, Grant)
     claim = Claim("x", "2" * 32, ttl=60)
     held = proxy.hold("to_server", matching=b"/etcdserverpb.KV/Txn")
-    assert isinstance(drive(backend.attempt(claim, True, port.now() + 0.3)), Unknown)
+    assert isinstance(drive(backend.attempt(claim, True, port.now() + 2)), Unknown)
     proxy.wait_for_held()
     # Those of other connections pass by.
     direct = EtcdBackend.from_url(parse(f"{server.url}/late"))
@@ -255,7 +255,7 @@ def test_values_of_others_under_a_name_of_ours(server: EtcdServer, value: bytes)
     server.api("/v3/kv/put", {**key, "value": b64(value)})
     with holdfast.connect(server.url) as locks:
         assert locks.lock("others").acquire(blocking=False) is None
-        assert locks.lock("others").acquire(timeout=0.05) is None
+        assert locks.lock("others").acquire(timeout=1.5) is None
         (info,) = locks.inspect("others")
         assert info.holders[0].since == 0.0
     server.api("/v3/kv/deleterange", key)
@@ -310,11 +310,11 @@ def test_the_loop_that_watches_breaks(
         async with aio.connect(server.url) as locks:
             lease = await locks.lock("broken", ttl=60).acquire()
             assert lease is not None
-            waiting = asyncio.create_task(locks.lock("broken", ttl=60).acquire(timeout=10))
+            waiting = asyncio.create_task(locks.lock("broken", ttl=60).acquire(timeout=40))
             while left[0]:
                 await asyncio.sleep(0.01)
             await lease.release()
-            second = await asyncio.wait_for(waiting, 3)
+            second = await asyncio.wait_for(waiting, 15)
             assert second is not None
             await second.release()
 
@@ -327,7 +327,7 @@ def test_the_loop_that_watches_breaks(
             served: list[float] = []
 
             def wait(_: int) -> None:
-                with locks.lock("broken", ttl=60, timeout=10):
+                with locks.lock("broken", ttl=60, timeout=40):
                     served.append(time.monotonic())
 
             (thread,) = in_threads(1, wait)
@@ -336,7 +336,7 @@ def test_the_loop_that_watches_breaks(
             lease.release()
             thread.join()
             assert served
-            assert served[0] - begun < 3
+            assert served[0] - begun < 15  # not the next heartbeat, after 20 s
     assert "unforeseen" in caplog.text
 
 
@@ -545,23 +545,22 @@ def test_a_stream_whose_token_ran_out(tmp_path: Path) -> None:
             before = proxy.requests
             assert locks.semaphore("s", 1, ttl=60).acquire(timeout=1.5) is None
             assert proxy.requests - before < 20
-            # And watches work again: a hand-over takes no second.
+            # And watches work again: a hand-over waits for no heartbeat.
             served: list[float] = []
 
             def wait(_: int) -> None:
-                with locks.semaphore("s", 1, ttl=60, timeout=10):
+                with locks.semaphore("s", 1, ttl=60, timeout=40):
                     served.append(time.monotonic())
 
             (thread,) = in_threads(1, wait)
             until(lambda: locks.inspect("s")[0].waiters, "it waits")
-            time.sleep(0.3)
-            looks = proxy.requests
+            looks = settled(lambda: proxy.requests)
             time.sleep(0.5)
             assert proxy.requests - looks <= 1, "it is called, and need not ask"
             begun = time.monotonic()
             first.release()
             thread.join()
-            assert served[0] - begun < 5
+            assert served[0] - begun < 15
 
 
 # -- connections ----------------------------------------------------------------------------------
@@ -667,14 +666,14 @@ def test_a_name_with_several_addresses(
 
     def take() -> None:
         if port == "sync":
-            with holdfast.connect("etcd://several.test", request_timeout=2) as locks:
+            with holdfast.connect("etcd://several.test", request_timeout=4) as locks:
                 lease = locks.lock("several").acquire()
                 assert lease is not None
                 lease.release()
             return
 
         async def main() -> None:
-            async with aio.connect("etcd://several.test", request_timeout=2) as locks:
+            async with aio.connect("etcd://several.test", request_timeout=4) as locks:
                 lease = await locks.lock("several").acquire()
                 assert lease is not None
                 await lease.release()
@@ -685,7 +684,7 @@ def test_a_name_with_several_addresses(
     begun = time.monotonic()
     with pytest.raises(Unavailable):
         take()
-    assert time.monotonic() - begun < 3.5
+    assert time.monotonic() - begun < 10  # three times as long would be twelve
     addresses = [black_hole, ("127.0.0.1", server.port)]
     take()
 

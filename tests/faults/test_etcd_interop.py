@@ -65,7 +65,7 @@ def test_etcdctl_holds_and_we_wait(locks: holdfast.Locks, at: str, name: str) ->
     other = Holder(at, name)
     assert other.granted().startswith(f"{name}/")
     assert locks.lock(name).acquire(blocking=False) is None
-    assert locks.lock(name).acquire(timeout=0.2) is None
+    assert locks.lock(name).acquire(timeout=1.5) is None
     assert locks.rwlock(name).read().acquire(blocking=False) is None
     assert locks.semaphore(name, 5).acquire(blocking=False) is None
     (info,) = locks.inspect(name)
@@ -240,7 +240,7 @@ def test_another_client_of_etcd_in_the_same_process(etcd_server: EtcdServer, nam
                 aetcd.Client("127.0.0.1", {etcd_server.port}) as client,
                 aio.connect({etcd_server.url!r}) as alocks,
             ):
-                lease = await alocks.lock({name!r}, ttl=5).acquire()
+                lease = await alocks.lock({name!r}, ttl=30).acquire()
                 assert lease.fence > before.fence
                 waiting = asyncio.create_task(alocks.lock({name!r}).acquire(timeout=20))
                 guard = lease.txn_guard()
@@ -261,7 +261,7 @@ def test_another_client_of_etcd_in_the_same_process(etcd_server: EtcdServer, nam
                 assert not done
                 assert (await client.get(b"data")).value == b"19"
                 # Its lock has a format of its own; ours goes on beside it.
-                async with client.lock(b"theirs", ttl=5):
+                async with client.lock(b"theirs", ttl=30):
                     second = await waiting
                     assert second.held
                     await second.release()
@@ -269,11 +269,11 @@ def test_another_client_of_etcd_in_the_same_process(etcd_server: EtcdServer, nam
         asyncio.run(main())
         pid = os.fork()
         if pid == 0:
-            with locks.lock({name!r}, timeout=5) as own:
+            with locks.lock({name!r}, timeout=20) as own:
                 held = own.held
             os._exit(0 if held else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        with locks.lock({name!r}, timeout=5):
+        with locks.lock({name!r}, timeout=20):
             print("good")
     """)
     done = subprocess.run(

@@ -273,7 +273,7 @@ def test_a_transaction_without_an_answer_is_not_done_again_in_secret(
     name = f"config-{uuid.uuid4()}"
     with (
         FaultProxy(("127.0.0.1", etcd_server.port), framing="http2") as proxy,
-        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}", request_timeout=1.0) as locks,
+        holdfast.connect(f"etcd://{proxy.host}:{proxy.port}", request_timeout=3.0) as locks,
         locks.lock(name) as lease,
     ):
         lease.transact(put={f"{name}.value": "one"})

@@ -19,8 +19,11 @@ import holdfast
 from holdfast import LeaseLost, aio
 from holdfast.backends.memory import MemoryBackend
 from holdfast.types import Grant, Lost, Renewed, Unknown
+from tests.waiting import until
 
 TTL = 0.4
+"""For leases that shall be lost. Who shall keep one has `PATIENT`."""
+PATIENT = 60.0
 KILLED = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 numbers = itertools.count()
 
@@ -36,11 +39,26 @@ def break_renewal(locks: Any, renew: Any) -> MemoryBackend:
     return backend
 
 
+def count_renewals(locks: Any) -> list[int]:
+    """How many leases each renewal was for, from now on."""
+    renew = locks._current.backend.renew
+    sizes: list[int] = []
+
+    async def counted(
+        grants: Sequence[Grant], deadline: float
+    ) -> Sequence[Renewed | Lost | Unknown]:
+        sizes.append(len(grants))
+        return await renew(grants, deadline)  # type: ignore[no-any-return]
+
+    break_renewal(locks, counted)
+    return sizes
+
+
 def kill(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
     )
-    thread.join(5)
+    thread.join(25)
     assert not thread.is_alive()
 
 
@@ -71,10 +89,11 @@ def test_a_dead_keeper_means_a_lost_lease_and_it_is_said() -> None:
 @pytest.mark.req("R21", "renewal thread dies")
 def test_a_dead_keeper_is_started_again_by_the_next_acquire() -> None:
     with holdfast.connect(url()) as locks:
-        with locks.lock("x", ttl=TTL):
+        with locks.lock("x", ttl=PATIENT):
             kill(keeper_of(locks))
-        with locks.lock("y", ttl=TTL) as lease:
-            assert not lease.lost.wait(3 * TTL)  # renewed more than once
+        renewed = count_renewals(locks)
+        with locks.lock("y", ttl=PATIENT, renew=0.05) as lease:
+            until(lambda: len(renewed) > 1, "renewed more than once")
             assert lease.held
 
 
@@ -95,11 +114,10 @@ def test_one_broken_renewal_does_not_end_the_others() -> None:
                 return []  # a backend that cannot count
             return await renew(grants, deadline)
 
-        with locks.lock("x", ttl=TTL, renew=TTL / 8) as lease:
+        with locks.lock("x", ttl=PATIENT, renew=0.05) as lease:
             break_renewal(locks, sometimes)
-            assert not lease.lost.wait(3 * TTL)
+            until(lambda: broken > 4, "it is renewed again and again")
             assert lease.held
-        assert broken > 2
 
 
 @pytest.mark.req("R21", "B2", "law 5", "server hangs")
@@ -138,23 +156,13 @@ def test_a_blocked_event_loop_loses_its_lease_and_hears_of_it() -> None:
 @pytest.mark.req("R20", "law 6", "thousands of renewals due at once")
 def test_many_leases_are_renewed_in_few_batches() -> None:
     with holdfast.connect(url()) as locks:
-        renew = locks._current.backend.renew
-        sizes: list[int] = []
-
-        async def counted(
-            grants: Sequence[Grant], deadline: float
-        ) -> Sequence[Renewed | Lost | Unknown]:
-            sizes.append(len(grants))
-            return await renew(grants, deadline)
-
-        break_renewal(locks, counted)
-        leases = [locks.lock(f"n{n}", ttl=30, renew=0.5).acquire() for n in range(3000)]
-        deadline = time.monotonic() + 10
-        while sum(sizes) < 3000 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert sum(sizes) >= 3000
+        sizes = count_renewals(locks)
+        leases = [locks.lock(f"n{n}", ttl=PATIENT, renew=0.5).acquire() for n in range(3000)]
+        until(lambda: sum(sizes) >= 3000, "they are renewed")
+        taken, before = len(sizes), sum(sizes)  # some were due while the last were being taken
+        until(lambda: sum(sizes) >= before + 9000, "and again")
         assert max(sizes) <= 1000
-        assert len(sizes) <= sum(sizes) / 20  # some are due while the last are still being taken
+        assert len(sizes) - taken <= (sum(sizes) - before) / 20
         keepers = [t for t in threading.enumerate() if t is keeper_of(locks)]
         assert len(keepers) == 1
         assert all(lease and lease.held for lease in leases)
@@ -167,7 +175,7 @@ def test_a_forgotten_client_ends_its_thread() -> None:
         pass
     thread = keeper_of(locks)
     del locks
-    thread.join(10)
+    thread.join(25)
     assert not thread.is_alive()
 
 
@@ -175,7 +183,7 @@ def test_a_forgotten_client_ends_its_thread() -> None:
 def test_a_dropped_lease_is_given_back(caplog: pytest.LogCaptureFixture) -> None:
     with holdfast.connect(url()) as locks:
         assert locks.lock("x", ttl=1000).acquire()  # and forgotten
-        with locks.lock("x", timeout=10):
+        with locks.lock("x", timeout=25):
             pass
         assert "dropped" in caplog.text
 

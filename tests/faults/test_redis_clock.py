@@ -52,7 +52,7 @@ def test_forward_it_ends_a_lease_early_and_the_token_tells(
 ) -> None:
     url = fresh(server.url)
     with holdfast.connect(url) as here, holdfast.connect(url) as there:
-        first = here.lock("x", ttl=60, renew=5).acquire()
+        first = here.lock("x", ttl=60, renew=18).acquire()
         assert first is not None
         with waiting(there.lock("x", ttl=60)) as waiter:
             in_line(there, 1)

@@ -17,7 +17,7 @@ from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.testing import FaultProxy
 from tests.cli.harness import holdfast as command
-from tests.faults.crash import Turned, cut, links, plain, watching
+from tests.faults.crash import Pulse, Turned, cut, links, plain, watching
 from tests.faults.peers import Peer
 from tests.faults.redis import fresh
 from tests.servers import RedisServer
@@ -40,9 +40,13 @@ def locks(url: str) -> Iterator[holdfast.Locks]:
         yield locks
 
 
-def test_many_locks_of_many_clients(url: str, locks: holdfast.Locks, tmp_path: Path) -> None:
-    """All of the dead, none of the living, none of those who did not opt in."""
+def test_many_locks_of_many_clients(redis_server: RedisServer, tmp_path: Path) -> None:
+    """All of the dead, none of the living, none of those who did not opt in. With a grace that who
+    lives can keep on a busy machine."""
+    grace = 4.0
+    url = fresh(redis_server.url, crash_grace=grace)
     with (
+        holdfast.connect(url) as locks,
         watching(url, tmp_path) as watch,
         Peer(url) as dead,
         Peer(url) as alive,
@@ -56,10 +60,11 @@ def test_many_locks_of_many_clients(url: str, locks: holdfast.Locks, tmp_path: P
         dead.kill()
         other.kill()
         watch.wait("freed", 700)
-        time.sleep(2 * GRACE)
+        time.sleep(grace)
         assert {event["name"][0] for event in watch.events("freed")} == {"d"}
         assert len(watch.events("freed")) == 700
-        assert alive.run("all(lease.held for lease in held)") is True
+        assert alive.run("any(lease.lost.is_set() for lease in held)") is False
+        until(lambda: alive.run("all(lease.held for lease in held)"), "the living hold")
         names = {info.name[0] for info in locks.inspect() if not info.name.startswith("holdfast")}
         assert names == {"a", "o"}
 
@@ -75,8 +80,9 @@ def proxy(redis_server: RedisServer) -> Iterator[FaultProxy]:
 
 @pytest.mark.req("one-way partition", "law 5")
 def test_a_body_is_cancelled_before_anybody_else_has_its_lock(
-    redis_server: RedisServer, proxy: FaultProxy, url: str, tmp_path: Path
+    redis_server: RedisServer, proxy: FaultProxy, tmp_path: Path
 ) -> None:
+    url = fresh(redis_server.url, crash_grace=3)
     left: list[float] = []
 
     async def hold() -> None:
@@ -90,19 +96,20 @@ def test_a_body_is_cancelled_before_anybody_else_has_its_lock(
                         left.append(now())
 
     ready = threading.Event()
-    with watching(url, tmp_path) as watch, holdfast.connect(url) as there:
+    with Pulse() as pulse, watching(url, tmp_path) as watch, holdfast.connect(url) as there:
         watch.leads()
         thread = threading.Thread(target=lambda: asyncio.run(hold()), daemon=True)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(LONG)
         [presence] = links(redis_server)
         proxy.blackhole()
         assert cut(redis_server, presence) == 1
         lease = there.lock("x", ttl=LONG).acquire(timeout=20)
         granted = now()
         assert lease
+        until(lambda: left, "it has left")
         assert len(left) == 1
-        assert left[0] < granted
+        assert left[0] < granted + pulse.worst
         proxy.heal()
         thread.join(20)
         assert not thread.is_alive()
@@ -137,16 +144,17 @@ def turned(url: str) -> Iterator[Turned]:
 
 
 def test_absence_begins_anew_with_another_ground(
-    url: str, turned: Turned, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+    url: str, turned: Turned, redis_server: RedisServer
 ) -> None:
     """Here: the detector's own connection is another one."""
-    with Peer(url) as peer:
+    grace = 6.0
+    with Peer(plain(url).replace("crash_grace=0", f"crash_grace={grace:g}")) as peer:
         peer.acquire("lock('x', ttl=60)")
         turned.turn()
         killed = now()
         peer.kill()
         until(lambda: turned.turn("missing"), "missing")
-        while now() < killed + 0.7 * GRACE:
+        while now() < killed + 0.4 * grace:  # the rest is for a machine that stands still
             turned.turn()
         cut_at = now()
         for line in str(redis_server.call("CLIENT", "LIST")).splitlines():
@@ -156,7 +164,7 @@ def test_absence_begins_anew_with_another_ground(
             drive(turned.detector.turn())
         assert turned.heard("anew") == 1
         until(lambda: turned.turn("freed"), "freed")
-        assert now() - cut_at > GRACE
+        assert now() - cut_at > grace
         assert turned.heard("missing") == 2
 
 
@@ -166,13 +174,13 @@ def test_a_look_and_a_search_pass_over_strangers(
     """Locks without a presence, free ones, keys that are no locks, names that are not ours."""
     with holdfast.connect(plain(url)) as other, other.lock("other"), other.rwlock("rw").read():
         mine = [locks.lock("mine").acquire(), locks.rwlock("mine too").read().acquire()]
-        look: Look = drive(turned.roll.look(now() + 1))
+        look: Look = drive(turned.roll.look(now() + 5))
         assert set(look.present) >= set(links(redis_server))
         assert drive(turned.roll.claims(look.present, now() + 5)) == []
         found = drive(turned.roll.claims((), now() + 5))
         assert {suspect.name for suspect in found} == {"mine", "mine too"}
-        assert drive(turned.roll.free(found, now() + 1)) == [True, True]
-        assert drive(turned.roll.free(found, now() + 1)) == [False, False]
+        assert drive(turned.roll.free(found, now() + 5)) == [True, True]
+        assert drive(turned.roll.free(found, now() + 5)) == [False, False]
         assert [lease.release() for lease in mine if lease] == [False, False]
         assert {i.name for i in other.inspect()} == {"other", "rw"}
 

@@ -14,6 +14,7 @@ import holdfast
 from holdfast.ports.clock import now
 from tests.faults.peers import Peer, PeerError
 from tests.faults.redis import fresh, in_line, waiting
+from tests.faults.test_processes import renewed
 from tests.servers import RedisServer
 from tests.waiting import until
 
@@ -40,6 +41,13 @@ def locks(url: str) -> Iterator[holdfast.Locks]:
         yield locks
 
 
+def all_listen(server: RedisServer, count: int) -> None:
+    until(
+        lambda: str(server.call("CLIENT", "LIST", "TYPE", "pubsub")).count("id=") >= count,
+        f"{count} listen",
+    )
+
+
 def stand_in_line(locks: holdfast.Locks, *peers: Peer, ttl: float = LONG) -> None:
     for count, peer in enumerate(peers, 1):
         peer.wait_for(f"lock('x', ttl={ttl})")
@@ -49,13 +57,13 @@ def stand_in_line(locks: holdfast.Locks, *peers: Peer, ttl: float = LONG) -> Non
 @pytest.mark.req("client paused longer than its lease", "B1", "R2")
 def test_a_holder_is_stopped_for_longer_than_its_lease(url: str, locks: holdfast.Locks) -> None:
     with Peer(url) as peer:
-        peer.acquire("lock('x', ttl=1.0)")
+        peer.acquire("lock('x', ttl=3)")
         fence = peer.run("held[0].fence")
         peer.signal(signal.SIGSTOP)
         begun = now()
-        lease = locks.lock("x", ttl=LONG).acquire(timeout=10)
+        lease = locks.lock("x", ttl=LONG).acquire(timeout=20)
         assert lease
-        assert now() - begun < 8  # at its end: nobody is called, so who waits looks
+        assert now() - begun < 15  # at its end: nobody is called, so who waits looks
         peer.signal(signal.SIGCONT)
         assert peer.run("held[0].held") is False
         assert peer.run("held[0].release()") is False
@@ -67,9 +75,11 @@ def test_a_holder_is_stopped_for_longer_than_its_lease(url: str, locks: holdfast
 
 
 @pytest.mark.req("key expires while waiters queue", "holder killed -9", "R2")
-def test_a_killed_holders_lease_ends_with_a_line_behind_it(url: str, locks: holdfast.Locks) -> None:
-    with Peer(url) as peer, Peer(url) as second:
-        peer.acquire("lock('x', ttl=1.5, renew=False)")
+def test_a_killed_holders_lease_ends_with_a_line_behind_it(server: RedisServer) -> None:
+    """It is looked at then, and not at a heartbeat."""
+    url = fresh(server.url, window=60, heartbeat=20)
+    with holdfast.connect(url) as locks, Peer(url) as peer, Peer(url) as second:
+        peer.acquire("lock('x', ttl=6, renew=False)")
         ends = now() + peer.run("held[0].remaining()")
         with waiting(locks.lock("x", ttl=LONG)) as waiter:
             in_line(locks, 1)
@@ -77,28 +87,32 @@ def test_a_killed_holders_lease_ends_with_a_line_behind_it(url: str, locks: hold
             peer.kill()
             lease = waiter.result()
             assert lease
-            assert -0.1 < waiter.at - ends < 0.4
+            assert -0.1 < waiter.at - ends < 8
             lease.release()
             assert second.result() is True
 
 
 @pytest.mark.req("waiter paused, then granted", "law 1")
-@pytest.mark.parametrize("seconds", [0.3, 2.0])
+@pytest.mark.parametrize("stopped_for_too_long", [False, True])
 def test_a_waiter_is_stopped_granted_and_resumed(
-    url: str, locks: holdfast.Locks, seconds: float
+    server: RedisServer, stopped_for_too_long: bool
 ) -> None:
     """Within the claim window it has the lock; beyond it, somebody else does, and it knows."""
-    with Peer(url) as peer:
+    window = WINDOW if stopped_for_too_long else 5.0  # longer than this machine stands still
+    url = fresh(server.url, window=window, heartbeat=HEARTBEAT)
+    with holdfast.connect(url) as locks, Peer(url) as peer:
         lease = locks.lock("x", ttl=LONG).acquire()
         assert lease
-        stand_in_line(locks, peer, ttl=5)
+        stand_in_line(locks, peer)
         peer.signal(signal.SIGSTOP)
         with waiting(locks.lock("x", ttl=LONG)) as waiter:
             in_line(locks, 2)
             lease.release()
-            time.sleep(seconds)
-            stopped_for_too_long = seconds > WINDOW
-            assert waiter.done is stopped_for_too_long
+            if stopped_for_too_long:
+                until(lambda: waiter.done, "somebody else has it")
+            else:
+                time.sleep(0.3)
+                assert not waiter.done
             peer.signal(signal.SIGCONT)
             if stopped_for_too_long:
                 mine = waiter.result()
@@ -112,7 +126,7 @@ def test_a_waiter_is_stopped_granted_and_resumed(
                 peer.run("held[-1].release()")
             else:
                 assert peer.result() is True
-                time.sleep(1.5 * WINDOW)  # it has claimed it: the window is over, and it holds
+                time.sleep(1.2 * window)  # it has claimed it: the window is over, and it holds
                 assert peer.run("held[-1].held") is True
                 assert not waiter.done
                 assert peer.run("held[-1].release()") is True
@@ -121,8 +135,10 @@ def test_a_waiter_is_stopped_granted_and_resumed(
 
 
 @pytest.mark.req("waiter killed", "several dead waiters in a row", "R2")
-def test_killed_waiters_cost_nothing(url: str, locks: holdfast.Locks) -> None:
+def test_killed_waiters_cost_nothing(server: RedisServer) -> None:
     """Their connections are gone, so PUBLISH reaches nobody and the next one is called."""
+    url = fresh(server.url, window=30, heartbeat=15)
+    locks = holdfast.connect(url)
     lease = locks.lock("x", ttl=LONG).acquire()
     assert lease
     peers = [Peer(url) for _ in range(4)]
@@ -130,7 +146,7 @@ def test_killed_waiters_cost_nothing(url: str, locks: holdfast.Locks) -> None:
         stand_in_line(locks, *peers)
         with holdfast.connect(url) as there, waiting(there.lock("x", ttl=LONG)) as waiter:
             in_line(locks, 5)
-            time.sleep(HEARTBEAT)  # so that all of them listen
+            all_listen(server, 5)
             for peer in peers:
                 peer.kill()
             begun = now()
@@ -138,15 +154,19 @@ def test_killed_waiters_cost_nothing(url: str, locks: holdfast.Locks) -> None:
             assert waiter.result()
             cost = waiter.at - begun
             waiter.lease.release()
-        assert cost < HEARTBEAT, f"{cost:.3f} s for 4 dead waiters"
+        assert cost < 10, f"{cost:.3f} s for 4 dead waiters"
     finally:
+        locks.close()
         for peer in peers:
             peer.__exit__()
 
 
 @pytest.mark.req("waiter killed", "several dead waiters in a row", "R2")
-def test_stopped_waiters_cost_one_claim_window_together(url: str, locks: holdfast.Locks) -> None:
+def test_stopped_waiters_cost_one_claim_window_together(server: RedisServer) -> None:
     """They have connections, and take calls; but not one window each."""
+    window = 4.0
+    url = fresh(server.url, window=window, heartbeat=HEARTBEAT)
+    locks = holdfast.connect(url)
     lease = locks.lock("x", ttl=LONG).acquire()
     assert lease
     peers = [Peer(url) for _ in range(4)]
@@ -154,7 +174,7 @@ def test_stopped_waiters_cost_one_claim_window_together(url: str, locks: holdfas
         stand_in_line(locks, *peers)
         with holdfast.connect(url) as there, waiting(there.lock("x", ttl=LONG)) as waiter:
             in_line(locks, 5)
-            time.sleep(HEARTBEAT)
+            all_listen(server, 5)
             for peer in peers:
                 peer.signal(signal.SIGSTOP)
             begun = now()
@@ -162,8 +182,9 @@ def test_stopped_waiters_cost_one_claim_window_together(url: str, locks: holdfas
             assert waiter.result()
             cost = waiter.at - begun
             waiter.lease.release()
-        assert cost < WINDOW + 2 * HEARTBEAT, f"{cost:.3f} s for 4 stopped waiters"
+        assert cost < 3 * window, f"{cost:.3f} s for 4 stopped waiters"
     finally:
+        locks.close()
         for peer in peers:
             peer.__exit__()
 
@@ -179,7 +200,7 @@ def test_a_waiter_is_killed_at_the_moment_it_is_granted(url: str, locks: holdfas
         assert lease.release()
         first.kill()
         assert second.result() is True
-        assert now() - begun < WINDOW + 2 * HEARTBEAT
+        assert now() - begun < 12  # far less than its ttl
 
 
 @pytest.mark.req("head writer withdraws in front of readers", "KeyboardInterrupt", "R10")
@@ -223,26 +244,25 @@ def test_an_interpreter_that_exits_gives_back(url: str, locks: holdfast.Locks) -
         peer.start("sys.exit")  # the next line ends its input
         assert peer._process.stdin is not None
         peer._process.stdin.close()
-        lease = locks.lock("x").acquire(timeout=5)
+        lease = locks.lock("x").acquire(timeout=20)
         assert lease
-        assert now() - begun < 3
+        assert now() - begun < 20
         lease.release()
-        peer._process.wait(10)
+        peer._process.wait(30)
 
 
 @pytest.mark.req("fork after acquire", "law 8", "B3")
-def test_a_fork_beside_waiters_and_renewals_disturbs_nobody(
-    url: str, locks: holdfast.Locks
-) -> None:
+def test_a_fork_beside_waiters_and_renewals_disturbs_nobody(server: RedisServer) -> None:
     """The child has copies of the parent's sockets: it must not say a word on them."""
-    with holdfast.connect(url) as there:
-        lease = locks.lock("x", ttl=1.0).acquire()
+    url = fresh(server.url, window=30, heartbeat=15)
+    with holdfast.connect(url) as locks, holdfast.connect(url) as there:
+        lease = locks.lock("x", ttl=LONG, renew=0.3).acquire()
         held = there.lock("y", ttl=LONG).acquire()
         assert lease
         assert held
         with waiting(locks.lock("y", ttl=LONG)) as waiter:
             in_line(locks, 1, "y")
-            time.sleep(HEARTBEAT)
+            all_listen(server, 1)
             for _ in range(5):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DeprecationWarning)
@@ -250,7 +270,7 @@ def test_a_fork_beside_waiters_and_renewals_disturbs_nobody(
                 if not pid:
                     status = 1
                     try:
-                        signal.alarm(10)
+                        signal.alarm(30)
                         assert not lease.held
                         assert lease.release() is False
                         for n in range(3):
@@ -265,10 +285,10 @@ def test_a_fork_beside_waiters_and_renewals_disturbs_nobody(
                 with locks.lock("parent", timeout=5):
                     pass
             assert lease.held
-            assert not lease.lost.wait(1.2)
+            renewed(lease)
             begun = now()
             held.release()
             assert waiter.result()
-            assert waiter.at - begun < HEARTBEAT
+            assert waiter.at - begun < 10  # it was called
             waiter.lease.release()
         assert lease.release() is True

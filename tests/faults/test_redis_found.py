@@ -79,9 +79,10 @@ def test_a_client_that_may_not_listen_does_not_storm(server: RedisServer) -> Non
         assert lease
         with waiting(locks.lock("x"), timeout=20) as waiter:
             in_line(locks, 1)
-            before = calls(server, "eval", "evalsha", "info")
+            before, begun = calls(server, "eval", "evalsha", "info"), now()
             time.sleep(2)
-            assert calls(server, "eval", "evalsha", "info") - before < 60
+            asked = calls(server, "eval", "evalsha", "info") - before
+            assert asked < 30 * (now() - begun)
             lease.release()
             assert waiter.result()
             waiter.lease.release()
@@ -91,17 +92,17 @@ def test_a_client_that_may_not_listen_does_not_storm(server: RedisServer) -> Non
 def test_many_lines_keep_their_places(server: RedisServer) -> None:
     """One heartbeat after another took longer than a place lasts."""
     count = 200
-    url = fresh(server.url, window=1, heartbeat=0.3)
+    url = fresh(server.url, window=4, heartbeat=1)
     with holdfast.connect(url) as here, holdfast.connect(url) as there:
         leases = [here.lock(f"x{n}").acquire() for n in range(count)]
         threads = [
-            threading.Thread(target=lambda n=n: there.lock(f"x{n}").acquire(timeout=6))
+            threading.Thread(target=lambda n=n: there.lock(f"x{n}").acquire(timeout=60))
             for n in range(count)
         ]
         for thread in threads:
             thread.start()
         until(lambda: sum(len(i.waiters) for i in here.inspect("x")) == count, "all in line")
-        end = time.monotonic() + 2.5
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             assert sum(len(info.waiters) for info in here.inspect("x")) == count
         for lease in leases:
@@ -133,10 +134,10 @@ def test_clients_that_left_a_line_that_is_never_empty_are_forgotten(server: Redi
 def test_a_server_that_forgot_its_scripts_is_told_them_once(server: RedisServer) -> None:
     """Each of a batch was asked for again by itself: leases by the thousand would be late."""
     with holdfast.connect(fresh(server.url)) as locks:
-        leases = [locks.lock(f"x{number}", ttl=6, renew=2).acquire() for number in range(100)]
+        leases = [locks.lock(f"x{number}", ttl=60, renew=2).acquire() for number in range(100)]
         server.call("SCRIPT", "FLUSH")
         before = calls(server, "eval"), calls(server, "evalsha")
-        until(lambda: calls(server, "evalsha") > before[1] + 150, "renewed", 20)
+        until(lambda: calls(server, "evalsha") > before[1] + 150, "renewed")
         assert calls(server, "eval") - before[0] < 10
         assert all(lease is not None and lease.held for lease in leases)
 
@@ -183,7 +184,7 @@ def test_who_waits_for_a_cell_makes_no_connection_after_the_close(server: RedisS
     for client in locks:
         client.close()
     for thread in threads:
-        thread.join(4)
+        thread.join(25)
     assert len(ended) == 2
     until(lambda: len(str(server.call("CLIENT", "LIST")).splitlines()) == there, "all left")
 

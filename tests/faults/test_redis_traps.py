@@ -12,9 +12,11 @@ import pytest
 
 import holdfast
 from holdfast import Unavailable, aio
+from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
 from tests.conformance.redis import about_locks
 from tests.faults.redis import fresh
+from tests.faults.test_processes import renewed
 from tests.servers import RedisServer
 from tests.waiting import until
 
@@ -42,7 +44,7 @@ def test_redis_py_a_lost_reply_is_a_deadlock_for_ever(
         with locks.lock("warm up"):
             pass
         proxy.drop_reply(to=about_locks)
-        lease = locks.lock("x").acquire(timeout=4)
+        lease = locks.lock("x").acquire(timeout=20)
         assert lease, "our own lock was in our way"
         keys = server.call("KEYS", "*{x}*")
         assert isinstance(keys, list)
@@ -82,9 +84,9 @@ def test_redis_py_a_time_limit_shorter_than_the_poll_gave_up_at_once(server: Red
         assert lease
         threading.Timer(0.3, lease.release).start()
         begun = time.monotonic()
-        second = locks.lock("x").acquire(timeout=5)
+        second = locks.lock("x").acquire(timeout=9)
         assert second
-        assert 0.2 < time.monotonic() - begun < 5
+        assert 0.2 < time.monotonic() - begun < 9
         second.release()
 
 
@@ -141,7 +143,7 @@ def test_redis_py_cancelled_acquires_leave_the_key(server: RedisServer) -> None:
                     continue
                 assert lease
                 await lease.release()
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 25
             while await locks.inspect():
                 assert time.monotonic() < deadline, "something was left"
                 await asyncio.sleep(0.01)
@@ -161,7 +163,7 @@ def test_redis_py_a_cancelled_release_leaves_the_key(server: RedisServer) -> Non
                 await asyncio.sleep(dice.random() * 0.0005)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 25
             while await locks.inspect():
                 assert time.monotonic() < deadline, "something was left"
                 await asyncio.sleep(0.01)
@@ -180,9 +182,12 @@ def test_python_redis_lock_a_time_limit_of_half_a_second_becomes_none(
         begun = time.monotonic()
         assert locks.lock("x").acquire(timeout=0.5) is None
         assert 0.5 <= time.monotonic() - begun < 8
+        begun = now()
         short = locks.lock("y", ttl=0.5, renew=False).acquire()
         assert short
-        assert 0.3 < short.remaining() <= 0.5
+        left = short.remaining()
+        assert left <= 0.5
+        assert left + now() - begun > 0.4
         lease.release()
         short.release()
 
@@ -194,16 +199,16 @@ def test_python_redis_lock_renewal_that_dies_is_silent(
     """python-redis-lock: one error ended the renewing thread, and nobody was told. Here renewal
     goes on as soon as it can; and if it cannot, the holder is told in time."""
     with holdfast.connect(fresh(f"redis://127.0.0.1:{proxy.port}")) as locks:
-        lease = locks.lock("x", ttl=1.5).acquire()
+        lease = locks.lock("x", ttl=6, renew=0.3).acquire()
         assert lease
         threads = threading.active_count()
         fault = proxy.sever()
         time.sleep(0.7)
         fault.undo()
-        assert not lease.lost.wait(2.0)
+        renewed(lease)
         lease.check()
         proxy.sever()
-        assert lease.lost.wait(2.5) is True
+        assert lease.lost.wait(20) is True
         with pytest.raises(holdfast.LeaseLost):
             lease.check()
         proxy.heal()

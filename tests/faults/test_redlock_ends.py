@@ -19,6 +19,7 @@ import pytest
 import holdfast
 from holdfast import aio
 from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redlock import backend as backends
 from holdfast.backends.redlock.backend import Backend
 from holdfast.backends.url import parse
 from holdfast.testing import FaultProxy
@@ -29,7 +30,9 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
-OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 0.2}
+OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 2}
+QUICK = {**OPTIONS, "node_timeout": 0.2}
+"""Where nodes do not answer."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def broken(masters: RedisMasters) -> Iterator[str]:
     """One node refuses connections, and one is stopped."""
     masters.nodes[0].kill()
     masters.nodes[1].pause()
-    yield fresh(masters.url, **OPTIONS)
+    yield fresh(masters.url, **QUICK)
     masters.nodes[0].restart()
     masters.nodes[1].resume()
 
@@ -91,16 +94,16 @@ def test_the_process_exits_at_once(broken: str, ending: str) -> None:
     """Though two nodes do not answer, and although it may hold the lock: that is given back."""
     code = textwrap.dedent(f"""
         import holdfast
-        locks = holdfast.connect({broken!r})
-        lease = locks.lock("x", ttl=600).acquire(timeout=10)
+        locks = holdfast.connect({broken!r}, request_timeout=60)
+        lease = locks.lock("x", ttl=600).acquire(timeout=20)
         assert lease
         {ending}
     """)
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
-    assert time.monotonic() - begun < 5
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=90)
+    assert time.monotonic() - begun < 25
     with holdfast.connect(broken) as locks:
-        lease = locks.lock("x").acquire(timeout=2)
+        lease = locks.lock("x").acquire(timeout=20)
         assert lease
         lease.release()
 
@@ -141,7 +144,7 @@ def test_three_clients_on_three_nodes_share_it(masters: RedisMasters) -> None:
 
     def client(number: int) -> None:
         nonlocal inside
-        with holdfast.connect(url) as locks:
+        with holdfast.connect(url, request_timeout=30) as locks:
             lock = locks.lock("x", ttl=30)
             for _ in range(40):
                 gate.wait(60)
@@ -221,7 +224,7 @@ def test_the_votes_of_a_killed_client_end(masters: RedisMasters) -> None:
     """)
     subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
     with holdfast.connect(url) as locks:
-        lease = locks.lock("x").acquire(timeout=5)
+        lease = locks.lock("x").acquire(timeout=20)
         assert lease
         lease.release()
         until(lambda: locks.inspect() == [], "nothing is held")
@@ -288,7 +291,7 @@ def test_a_client_that_asks_nothing_any_more_pays_what_it_owes(
     masters: RedisMasters, port: str
 ) -> None:
     """A node was stopped when the lock was taken and released: what it then does is undone."""
-    url = fresh(masters.url, **OPTIONS)
+    url = fresh(masters.url, **QUICK)
     lock = Keys(parse(url).query["prefix"]).lock("x")
     node = masters.nodes[0]
 
@@ -325,7 +328,10 @@ def test_a_client_that_asks_nothing_any_more_pays_what_it_owes(
 
 
 @pytest.mark.req("R34", "R7")
-def test_nothing_is_remembered_of_what_is_over(masters: RedisMasters) -> None:
+def test_nothing_is_remembered_of_what_is_over(
+    masters: RedisMasters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "COURTESY", 5.0)  # more than any machine needs
     url = fresh(masters.url, **OPTIONS)
     with holdfast.connect(url) as locks, holdfast.connect(url) as other:
         with locks.lock("x"):

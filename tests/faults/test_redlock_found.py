@@ -31,8 +31,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 
-OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 0.3}
-WAIT = {"node_timeout": 2}
+OPTIONS = {"quarantine": "off", "max_ttl": 1000, "node_timeout": 1}
+WAIT = {"node_timeout": 6, "request_timeout": 20}
 SLOW = {**OPTIONS, "node_timeout": 5}
 PORTS = pytest.mark.parametrize("port", ["sync", "aio"])
 
@@ -161,10 +161,16 @@ def test_a_farewell_that_is_refused_is_not_repeated_in_a_loop(
         before = int(node.info("stats")["total_error_replies"])
         debt = Debt("somebody", now() + 30, pack("NOSUCHCOMMAND"), b"")
         backend_of(client.locks)._members[0].owe(debt)
-        await client.wait(1.5)
-        return int(node.info("stats")["total_error_replies"]) - before
+        begun = now()
+        refused = 0
+        while refused < 2 or now() < begun + 1.5:
+            assert now() < begun + SOON, "it is not said again"
+            await client.wait(0.3)
+            refused = int(node.info("stats")["total_error_replies"]) - before
+        assert refused <= 8 * (now() - begun)
+        return refused
 
-    assert 2 <= on(port, url_of(masters, real=3), work) <= 12
+    assert on(port, url_of(masters, real=3), work) >= 2
 
 
 @pytest.mark.req("R34")
@@ -268,7 +274,7 @@ def test_a_renewal_does_not_wait_for_a_connection_of_its_own() -> None:
                 lease = await locks.lock("x", ttl=60).acquire()
                 assert lease
                 for proxy in proxies:
-                    proxy.delay(1.2, "to_client")
+                    proxy.delay(3.5, "to_client")  # twice is too long
                 await lease.renew()
                 for proxy in proxies:
                     proxy.heal()

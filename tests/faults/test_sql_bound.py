@@ -119,16 +119,16 @@ class Acquiring:
 def test_a_holder_whose_connection_is_killed_is_told_soon(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
-    """Within a look, though its next renewal is due in ten seconds; and it is not made good."""
+    """Within a look, though its next renewal is due in twenty seconds; and it is not made good."""
     here, there = connect(), connect()
-    lease = here.lock("killed").acquire()
+    lease = here.lock("killed", ttl=60).acquire()
     assert lease is not None
     waiter = Acquiring(there.lock("killed"))
     until(lambda: waits(there, "killed"), "the other one waits")
     began = now()
     store.kill(number(here, "killed"))
     assert lease.lost.wait(LONG)
-    assert now() - began < 3
+    assert now() - began < 15
     assert not lease.held
     with pytest.raises(LeaseLost):
         lease.renew()
@@ -182,8 +182,8 @@ def test_a_holder_behind_a_dead_line_loses_it_and_the_server_frees_it(
     there = connect()
     with FaultProxy(("127.0.0.1", store.server.port), framing="raw") as proxy:
         url = store.url.replace(f":{store.server.port}/", f":{proxy.port}/")
-        here = holdfast.connect(url, request_timeout=0.5)
-        lease = here.lock("dead line", ttl=1).acquire()
+        here = holdfast.connect(url, request_timeout=1)
+        lease = here.lock("dead line", ttl=3).acquire()
         assert lease is not None
         proxy.blackhole()
         with there.lock("dead line", timeout=LONG) as successor:
@@ -197,13 +197,13 @@ def test_a_holder_behind_a_dead_line_loses_it_and_the_server_frees_it(
 def test_the_connections_of_a_client_are_bounded(
     store: Store, connect: Callable[..., holdfast.Locks]
 ) -> None:
-    client = connect(max_connections=2, request_timeout=0.5)
+    client = connect(max_connections=2, request_timeout=2)
     one, two = client.lock("one").acquire(), client.lock("two").acquire()
     assert one is not None
     assert two is not None
     with pytest.raises(Unavailable, match="max_connections"):
         client.lock("three").acquire()
-    waiter = Acquiring(client.lock("three"), timeout=0.4)
+    waiter = Acquiring(client.lock("three"))
     one.release()
     three = waiter.result()
     assert pool(client).taken == 2
@@ -227,7 +227,7 @@ def test_the_connections_of_the_server_are_used_up(
             server.query("CREATE ROLE app LOGIN")
             server.query("GRANT CREATE ON SCHEMA public TO app")
         url = server.url.replace("postgres@", "app@") + f"?strategy={strategy}"
-        with holdfast.connect(url, request_timeout=0.5) as client:
+        with holdfast.connect(url, request_timeout=2) as client:
             held: list[holdfast.Lease] = []
             with pytest.raises(Unavailable, match=r"no more connections|too many"):
                 for n in range(12):
@@ -258,7 +258,7 @@ def test_who_waits_in_vain_keeps_its_connection(
     (session,) = pool(there)._idle
     for _ in range(3):
         began = now()
-        assert lock.acquire(timeout=0.2) is None
+        assert lock.acquire(timeout=1.5) is None
         assert 0.2 <= now() - began < 8
     assert pool(there)._idle == [session]
     assert session.usable
@@ -296,13 +296,13 @@ def test_closing_a_client_ends_its_waits(store: Store) -> None:
         lease = here.lock("closing").acquire()
         assert lease is not None
         there = holdfast.connect(store.url)
-        waiter = Acquiring(there.lock("closing"))
+        waiter = Acquiring(there.lock("closing"), timeout=2 * LONG)
         until(lambda: waits(there, "closing"), "the other one waits")
         began = now()
         there.close()
         with pytest.raises(holdfast.HoldfastError):
             waiter.result()
-        assert now() - began < 3
+        assert now() - began < 15
         lease.release()
 
 
@@ -376,10 +376,10 @@ def test_a_sessions_and_a_transactions_locks_are_the_same(postgres_server: Postg
     with holdfast.connect(url) as one, holdfast.connect(f"{url}&scope=transaction") as two:
         with one.lock("x"):
             assert two.lock("x").acquire(blocking=False) is None
-            assert two.rwlock("x").read().acquire(timeout=0.1) is None
+            assert two.rwlock("x").read().acquire(timeout=1.5) is None
         with two.lock("x") as lease:
             assert lease.renew() > 0
-            assert one.lock("x").acquire(timeout=0.1) is None
+            assert one.lock("x").acquire(timeout=1.5) is None
         with one.rwlock("x").read(), two.rwlock("x").read():
             assert one.lock("x").acquire(blocking=False) is None
 

@@ -51,7 +51,7 @@ def test_an_engine(server: SqlServer, strategy: str) -> None:
                 assert one.scalar(sqlalchemy.text("SELECT 1")) == 1
                 assert two.scalar(sqlalchemy.text("SELECT 1")) == 1
         with others.lock("x"):
-            assert mine.lock("x").acquire(timeout=0.1) is None
+            assert mine.lock("x").acquire(timeout=1.5) is None
     engine.dispose()
 
 
@@ -69,7 +69,7 @@ def test_an_asyncio_engine(server: SqlServer, strategy: str) -> None:
                 async with engine.connect() as one:
                     assert await one.scalar(sqlalchemy.text("SELECT 1")) == 1
             async with others.lock("x"):
-                assert await mine.lock("x").acquire(timeout=0.1) is None
+                assert await mine.lock("x").acquire(timeout=1.5) is None
         await engine.dispose()
 
     asyncio.run(work())

@@ -13,6 +13,7 @@ import holdfast
 from holdfast import aio
 from holdfast.backends.sql.table import TableBackend
 from tests.faults.redis import in_line, waiting
+from tests.faults.test_processes import renewed
 from tests.servers import PostgresServer
 from tests.servers.pgbouncer import PgBouncer
 
@@ -89,11 +90,11 @@ def test_the_same_on_asyncio(url: str) -> None:
 def test_leases_are_kept_and_lost_as_everywhere(pooler: PgBouncer) -> None:
     url = f"{pooler.url}?table=pooled"
     with holdfast.connect(url) as here, holdfast.connect(url) as there:
-        lease = here.lock("y", ttl=0.9).acquire()
+        lease = here.lock("y", ttl=60, renew=0.3).acquire()
         assert lease is not None
-        with waiting(there.lock("y", ttl=5), timeout=LONG) as waiter:
+        with waiting(there.lock("y", ttl=60), timeout=LONG) as waiter:
             in_line(here, 1, "y")
-            assert not lease.lost.wait(1.2)  # renewed, beyond its ttl
+            renewed(lease)
             assert there.evict("y") == 1
             successor = waiter.result()
             assert lease.lost.wait(LONG)

@@ -40,7 +40,7 @@ def ground(request: pytest.FixtureRequest, server: SqlServer, monkeypatch: Any) 
 
 
 def soon() -> float:
-    return now() + 5
+    return now() + 20
 
 
 def gone(ground: Ground, server: SqlServer, number: int) -> bool:
@@ -102,8 +102,8 @@ def test_an_exchange_ends_at_its_deadline_and_the_session_with_it(
         session = await ground.session()
         began = now()
         with pytest.raises(Gone) as caught:
-            await session.run(SLEEP[ground.driver.dialect.name], (8.0,), began + 0.2)
-        assert 0.2 <= now() - began < 6
+            await session.run(SLEEP[ground.driver.dialect.name], (12.0,), began + 0.2)
+        assert 0.2 <= now() - began < 10
         assert caught.value.sent
         assert not session.usable
         with pytest.raises(Gone) as caught:
@@ -136,7 +136,7 @@ def test_deadlocks_are_conflicts(ground: Ground, server: SqlServer) -> None:
     ) else server.query("CREATE TABLE IF NOT EXISTS holdfast.deadlock (n INT PRIMARY KEY, v INT)")
 
     def other(session: Session, met: list[BaseException], ready: threading.Event) -> None:
-        ready.wait(5)
+        ready.wait(20)
         met.append(outcome(session, 1))
 
     def outcome(session: Session, n: int) -> BaseException:
@@ -210,7 +210,7 @@ def test_who_waits_for_a_session_gets_the_next(server: SqlServer, monkeypatch: A
         thread.start()
     pool.give(held)
     for thread in threads:
-        thread.join(5)
+        thread.join(20)
     assert got == [held] * 5
     pool.close()
 
@@ -301,13 +301,13 @@ def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
         session = await ground.session()
         text = SLEEP[ground.driver.dialect.name]
         await session.begin(
-            [("SELECT 5", ()), (text, (2.0,)), ("SELECT 6", ())], soon(), early=True
+            [("SELECT 5", ()), (text, (6.0,)), ("SELECT 6", ())], soon(), early=True
         )
         began = now()
         first = await session.next(soon())
         assert first is not None
         assert first.rows == [(5,)]
-        assert now() - began < 1.8, "it waited for the statement behind it"
+        assert now() - began < 5, "it waited for the statement behind it"
         assert await session.next(now() + 0.1) is None
         assert await session.next(now() + 0.1) is None
         assert session.awaited == 2
@@ -331,8 +331,8 @@ def test_a_session_is_cut_while_somebody_waits_for_it(server: SqlServer, monkeyp
     timer.start()
     began = now()
     with pytest.raises(Gone):
-        ground.run(session.run(text, (8.0,), soon()))
-    assert now() - began < 4
+        ground.run(session.run(text, (15.0,), soon()))
+    assert now() - began < 12
     timer.join()
 
 
@@ -352,5 +352,5 @@ def test_an_answer_that_stops_in_its_middle_is_given_up(
         with pytest.raises(Gone) as caught:
             ground.run(session.run("SELECT 1", (), began + 0.5))
         assert caught.value.sent
-        assert 0.5 < now() - began < 4
+        assert 0.5 < now() - began < 10
         assert not session.usable

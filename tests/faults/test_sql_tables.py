@@ -146,8 +146,8 @@ def test_a_sweep_leaves_nothing_that_is_over_and_everything_that_is_not(place: P
         assert locks.optimistic("kept").commit(0)
         with waiting(locks.lock("held", ttl=5), timeout=100) as waiter:
             in_line(locks, 1, "held")
-            assert reader.lost.wait(5)
-            assert expired.lost.wait(5)
+            assert reader.lost.wait(20)
+            assert expired.lost.wait(20)
             until(lambda: rows_after_a_sweep() == [1, 1, 1], "held, its waiter, and the version")
             held.release()
             waiter.result().release()
@@ -184,7 +184,7 @@ def test_rows_and_optimistic_locks_exclude_one_another(place: Place) -> None:
                 assert other.lock("x").acquire(blocking=False) is None
         with rows.rwlock("x").read():
             assert swaps.lock("x").acquire(blocking=False) is None
-        with swaps.lock("x", timeout=5) as lease:
+        with swaps.lock("x", timeout=20) as lease:
             tokens.append(lease.fence)
         assert tokens == sorted(set(tokens))
 

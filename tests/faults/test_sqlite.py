@@ -20,6 +20,7 @@ import pytest
 import holdfast
 from holdfast import LeaseLost, Unavailable, aio
 from holdfast.backends.sqlite import schema
+from tests.faults.crash import Pulse
 from tests.faults.peers import Peer
 from tests.faults.sqlite import LONG, SOON, in_line, sql
 
@@ -78,7 +79,7 @@ def test_a_process_stopped_on_its_way_out_of_the_gate_is_in_nobodys_way(
 
 @pytest.mark.req("law 2", "server hangs")
 def test_a_process_stopped_inside_makes_it_unavailable_and_says_who(url: str, path: Path) -> None:
-    with holdfast.connect(url, request_timeout=0.3) as locks:
+    with holdfast.connect(url, request_timeout=2) as locks:
         lease = locks.lock("mine", ttl=LONG).acquire()
         assert lease
         with somebody_inside(path) as pid:
@@ -99,7 +100,7 @@ def test_asyncio_goes_on_while_the_file_is_busy(url: str, path: Path) -> None:
             async with locks.lock("y"):
                 pass
             longest = 0.0
-            with somebody_inside(path):
+            with somebody_inside(path), Pulse() as pulse:
                 waiting = asyncio.create_task(locks.lock("x").acquire())
                 until_done = asyncio.get_running_loop().time() + 0.5
                 while (before := asyncio.get_running_loop().time()) < until_done:
@@ -109,7 +110,7 @@ def test_asyncio_goes_on_while_the_file_is_busy(url: str, path: Path) -> None:
             lease = await waiting
             assert lease
             await lease.release()
-            assert longest < 0.4, "the loop stood still"
+            assert longest < 0.4 + pulse.worst, "the loop stood still, and other threads did not"
 
     asyncio.run(main())
 
@@ -168,10 +169,10 @@ def test_the_file_is_deleted_under_a_holder(path: Path, locks: holdfast.Locks) -
 def test_the_folder_of_presence_is_deleted_under_a_holder(url: str, path: Path) -> None:
     """Then nobody can tell who lives: a claim lasts until its time is over, and not shorter."""
     with Peer(url) as peer, holdfast.connect(url) as locks:
-        peer.acquire("lock('x', ttl=1.0, renew=False)")
+        peer.acquire("lock('x', ttl=8.0, renew=False)")
         shutil.rmtree(f"{path}.holdfast")
         assert locks.lock("x", timeout=0.2).acquire() is None
-        with locks.lock("x", timeout=SOON, ttl=LONG):
+        with locks.lock("x", timeout=2 * SOON, ttl=LONG):
             assert peer.run("held[-1].held") is False
             assert peer.run("locks.lock('x').acquire(blocking=False) is None")
         # And from now on deaths are noticed again.

@@ -188,7 +188,7 @@ def forked(work: Callable[[], None]) -> int:
     if not pid:
         status = 1
         try:
-            signal.alarm(int(SOON))
+            signal.alarm(4 * int(SOON))  # a hang shows as a death
             work()
             status = 0
         finally:

@@ -28,6 +28,7 @@ import holdfast
 from holdfast import Unavailable, aio, backends
 from holdfast.backends.local import Call, Held
 from holdfast.backends.sqlite import registry
+from holdfast.backends.sqlite import site as sites
 from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.site import Site
 from holdfast.ports import clock
@@ -87,7 +88,7 @@ def test_a_grant_that_was_rolled_back_is_never_told(locks: holdfast.Locks, url: 
     got: list[Any] = []
     with holdfast.connect(url) as other:
         waiter = threading.Thread(
-            target=lambda: got.append(other.lock("x", ttl=LONG).acquire(timeout=1.0))
+            target=lambda: got.append(other.lock("x", ttl=LONG).acquire(timeout=5.0))
         )
         waiter.start()
         in_line(locks, 1)
@@ -277,7 +278,10 @@ def test_a_message_to_the_dead_kills_nobody(url: str) -> None:
         assert writer.run("held.pop().release()") is True
 
 
-def test_busy_at_the_deadline_is_not_unavailable(locks: holdfast.Locks, path: Path) -> None:
+def test_busy_at_the_deadline_is_not_unavailable(
+    locks: holdfast.Locks, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "COURTESY", 5.0)  # more than any machine needs
     lease = locks.lock("x", ttl=LONG).acquire()
     assert lease
     stop = threading.Event()

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Unavailable
 from holdfast.testing import FaultProxy
+from tests.faults.crash import Pulse
 from tests.faults.zookeeper import LONG, Raw, kazoo, nodes
 from tests.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.servers.home import HOST
@@ -119,9 +120,10 @@ def test_a_follower_is_cut_off_from_its_leader(
         holdfast.connect(url) as locks,
         kazoo(leader.port) as at_the_leader,
         kazoo(follower.port, timeout=30) as at_the_follower,
+        Pulse() as pulse,
         contextlib.ExitStack() as faults,
     ):
-        lease = locks.lock("x", ttl=3, renew=renew).acquire()
+        lease = locks.lock("x", ttl=5, renew=renew).acquire()
         assert lease
         path = f"{base}/x/{nodes(at_the_follower, f'{base}/x')[0]}"
         time.sleep(1.2)  # some pings
@@ -137,20 +139,25 @@ def test_a_follower_is_cut_off_from_its_leader(
         doubted: list[float] = []
         answered = 0.0
         while not freed or not lost:
-            now = time.monotonic()
+            now, before, held = time.monotonic(), bool(doubted or lost), lease.held
             if lease.uncertain and not doubted:
                 doubted.append(now)
             if lease.lost.is_set() and not lost:
                 lost.append(now)
-            assert lease.held is (not doubted and not lost) or lease.lost.is_set()
+            assert not (held and before), "held again"
+            assert held or doubted or lost
             if at_the_follower.connected and at_the_follower.exists(path):  # a read
                 answered = time.monotonic()
             time.sleep(0.01)
-        assert lost[0] < freed[0], "the leader had freed the node before the holder knew"
+        assert lost[0] < freed[0] + pulse.worst, (
+            "the leader had freed the node before the holder knew"
+        )
         if renew:
             assert doubted
             assert doubted[0] < lost[0]
-        assert answered > freed[0] - 0.1, "the follower did not go on answering: nothing was shown"
+        assert answered > freed[0] - 0.1 - pulse.worst, (
+            "the follower did not go on answering: nothing was shown"
+        )
         print(f"lost {freed[0] - lost[0]:.2f} s before it was freed")
         faults.close()
         with locks.lock("x", timeout=2 * LONG) as again:
@@ -186,7 +193,7 @@ def test_a_server_that_only_reads_is_not_used(base: str) -> None:
     with ZooKeeperEnsemble(properties={"readonlymode.enabled": "true"}) as servers:
         servers.wait_leader()
         left, *others = servers.nodes
-        with holdfast.connect(f"zk://{HOST}:{left.port}{base}", request_timeout=1) as locks:
+        with holdfast.connect(f"zk://{HOST}:{left.port}{base}", request_timeout=5) as locks:
             lease = locks.lock("x", ttl=3).acquire()
             assert lease
             for server in others:
@@ -196,7 +203,7 @@ def test_a_server_that_only_reads_is_not_used(base: str) -> None:
             begun = time.monotonic()
             with pytest.raises(Unavailable):
                 locks.lock("y").acquire()
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 15
             for server in others:
                 server.start()
             with locks.lock("x", timeout=2 * LONG) as again:

@@ -68,7 +68,7 @@ def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
                     "(body)" in one.name and one not in before for one in threading.enumerate()
                 )
 
-            until(lambda: not left(), f"the session's thread ends after {where}", 5)
+            until(lambda: not left(), f"the session's thread ends after {where}", 12)
             if not where:
                 break
 

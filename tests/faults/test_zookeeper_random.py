@@ -121,7 +121,7 @@ def test_random_cuts() -> None:
             for worker in workers:
                 worker.join(60)
                 assert not worker.is_alive()
-        until(lambda: not nodes(client, f"{base}/x"), "nothing is left", 10)
+        until(lambda: not nodes(client, f"{base}/x"), "nothing is left")
     print(f"{counts[0]} holds, {counts[1]} failed, {resource.stale} stale")
     assert counts[0] > 20
     assert resource.overlaps == 0

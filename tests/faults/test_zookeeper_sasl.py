@@ -71,11 +71,11 @@ def test_users_by_sasl(address: str) -> None:
 @pytest.mark.req("R50", "wrong credentials")
 def test_a_wrong_password(address: str) -> None:
     url = f"zk://alice:n0t-it@{address}/sasl?auth=sasl"
-    with holdfast.connect(url, request_timeout=2) as locks:
+    with holdfast.connect(url, request_timeout=30) as locks:
         begun = time.monotonic()
         with pytest.raises(HoldfastError) as refused:
             locks.lock("x").acquire()
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 15
         assert "credentials" in str(refused.value)
         assert "n0t-it" not in str(refused.value)
 
@@ -87,7 +87,7 @@ def test_a_connection_that_ends_in_the_middle_of_the_password(address: str) -> N
     with (
         FaultProxy((host, int(port)), framing="zookeeper") as proxy,
         holdfast.connect(
-            f"zk://alice:s3cret-a@{HOST}:{proxy.port}/sasl?auth=sasl", request_timeout=10
+            f"zk://alice:s3cret-a@{HOST}:{proxy.port}/sasl?auth=sasl", request_timeout=20
         ) as locks,
         locks.lock("x", timeout=10) as lease,
     ):

@@ -15,6 +15,7 @@ from redis.exceptions import LockNotOwnedError
 
 import holdfast
 from holdfast import aio
+from tests.waiting import until
 
 pytestmark = pytest.mark.servers
 Url = Callable[[str], str]
@@ -42,7 +43,7 @@ def test_redis_py_is_excluded(ours: holdfast.Locks, theirs: redis.Redis, name: s
 def test_redis_py_excludes(ours: holdfast.Locks, theirs: redis.Redis, name: str) -> None:
     with theirs.lock(name, timeout=10):
         assert ours.lock(name).acquire(blocking=False) is None
-        assert ours.lock(name).acquire(timeout=0.25) is None
+        assert ours.lock(name).acquire(timeout=1.5) is None
         assert ours.lock(name).locked()
     lease = ours.lock(name).acquire(blocking=False)
     assert lease is not None
@@ -56,7 +57,7 @@ def test_a_lock_of_redis_py_without_an_end_excludes(
     """Its default is no timeout at all."""
     other = theirs.lock(name)
     assert other.acquire()
-    assert ours.lock(name).acquire(timeout=0.2) is None
+    assert ours.lock(name).acquire(timeout=1.5) is None
     (info,) = ours.inspect(name)
     assert info.holders[0].remaining is None
     other.release()
@@ -73,7 +74,7 @@ def test_what_is_in_the_key_is_what_redis_py_would_write(
         token = str(theirs.get(name))
         assert len(token) == 32
         assert int(token, 16)
-        assert 19_000 < int(theirs.pttl(name)) <= 20_000
+        assert 10_000 < int(theirs.pttl(name)) <= 20_000
     assert theirs.get(name) is None
 
 
@@ -107,14 +108,14 @@ def test_neither_releases_or_extends_the_others(
 def test_renewal_and_expiry_are_seen_by_redis_py(
     ours: holdfast.Locks, theirs: redis.Redis, name: str
 ) -> None:
-    lease = ours.lock(name, ttl=0.3).acquire()
+    lease = ours.lock(name, ttl=5, renew=0.3).acquire()
     assert lease is not None
-    other = theirs.lock(name, timeout=10, sleep=0.02)
-    assert other.acquire(blocking_timeout=1) is False, "it was not renewed"
+    other = theirs.lock(name, timeout=60, sleep=0.02)
+    assert other.acquire(blocking_timeout=6) is False, "it was not renewed"
     lease.release()
     fixed = ours.lock(name, ttl=0.3, renew=False).acquire()
     assert fixed is not None
-    assert other.acquire(blocking_timeout=2) is True
+    assert other.acquire(blocking_timeout=20) is True
     assert fixed.release() is False
     assert other.owned()
     other.release()
@@ -125,27 +126,27 @@ def test_we_have_it_when_theirs_expires(
     ours: holdfast.Locks, theirs: redis.Redis, name: str
 ) -> None:
     """It is looked at then, and not at the next heartbeat."""
-    assert theirs.lock(name, timeout=0.4).acquire()
     begun = time.monotonic()
-    with ours.lock(name, timeout=5):
-        assert 0.3 < time.monotonic() - begun < 4
+    assert theirs.lock(name, timeout=0.4).acquire()
+    with ours.lock(name, timeout=20):
+        assert 0.3 < time.monotonic() - begun < 15
 
 
 @pytest.mark.req("R6", "B4")
 def test_their_extension_is_respected(ours: holdfast.Locks, theirs: redis.Redis, name: str) -> None:
-    other = theirs.lock(name, timeout=0.4)
+    other = theirs.lock(name, timeout=4)
     assert other.acquire()
     turn = ours.lock(name)
     answers: list[holdfast.Lease | None] = []
-    waiter = threading.Thread(target=lambda: answers.append(turn.acquire(timeout=10)))
+    waiter = threading.Thread(target=lambda: answers.append(turn.acquire(timeout=28)))
     waiter.start()
     other.extend(60)
-    waiter.join(1)
+    waiter.join(5)
     assert waiter.is_alive()
     begun = time.monotonic()
     other.release()
-    waiter.join(5)
-    assert time.monotonic() - begun < 5, "their release is found by looking, soon"
+    waiter.join(15)
+    assert time.monotonic() - begun < 15, "their release is found by looking, soon"
     assert answers[0] is not None
     answers[0].release()
 
@@ -159,20 +160,21 @@ def test_looking_at_their_lock_is_bounded(
     assert other.acquire()
     answers: list[holdfast.Lease | None] = []
     crowd = [
-        threading.Thread(target=lambda: answers.append(ours.lock(name).acquire(timeout=2)))
+        threading.Thread(target=lambda: answers.append(ours.lock(name).acquire(timeout=6)))
         for _ in range(10)
     ]
     for thread in crowd:
         thread.start()
     time.sleep(0.5)
-    before = evaluations(theirs)
+    before, begun = evaluations(theirs), time.monotonic()
     time.sleep(1)
-    asked = evaluations(theirs) - before
+    until(lambda: evaluations(theirs) - before >= 3, "they look")
+    asked, took = evaluations(theirs) - before, time.monotonic() - begun
     for thread in crowd:
         thread.join()
     other.release()
     assert answers == [None] * 10
-    assert 3 <= asked <= 30, asked
+    assert asked <= 30 * took, (asked, took)
 
 
 def evaluations(client: redis.Redis) -> int:
@@ -239,8 +241,8 @@ def test_asyncio_excludes_and_is_excluded(url: Url, redis_server: object, name: 
             async with ours.lock(name):
                 assert await other.acquire(blocking=False) is False
             assert await other.acquire(blocking=False) is True
-            assert await ours.lock(name).acquire(timeout=0.1) is None
-            waiter = asyncio.create_task(ours.lock(name).acquire(timeout=5))
+            assert await ours.lock(name).acquire(timeout=1.5) is None
+            waiter = asyncio.create_task(ours.lock(name).acquire(timeout=20))
             await asyncio.sleep(0.05)
             await other.release()
             lease = await waiter
@@ -255,7 +257,7 @@ def test_a_lock_of_redsync_excludes(ours: holdfast.Locks, theirs: redis.Redis, n
     """redsync writes base64 of sixteen random bytes, and compares before it deletes."""
     token = base64.b64encode(secrets.token_bytes(16)).decode()
     assert theirs.set(name, token, nx=True, px=10_000)
-    assert ours.lock(name).acquire(timeout=0.1) is None
+    assert ours.lock(name).acquire(timeout=1.5) is None
     script = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end"
     assert theirs.eval(script, 1, name, token) == 1
     with ours.lock(name, timeout=1):
@@ -317,7 +319,7 @@ def test_without_enough_replicas_it_is_given_back(
 ) -> None:
     address = url(dialect) + "&replicas=1&replica_timeout=0.02"
     with (
-        holdfast.connect(address, request_timeout=0.5) as ours,
+        holdfast.connect(address, request_timeout=3) as ours,
         pytest.raises(holdfast.Unavailable),
     ):
         ours.lock(name).acquire(timeout=0.5)

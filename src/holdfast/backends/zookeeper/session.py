@@ -140,6 +140,12 @@ class Session:
         longer = record.term - record.claim.ttl * DRIFT - deadline > 1e-6
         return deadline if longer else math.inf
 
+    def look_by(self, record: Record) -> float:
+        """When the sitter has something to do for this claim, at the latest."""
+        if record.held and self.certain_until(record) < math.inf:
+            return min(record.term, self.contact + self.timeout / 4)
+        return record.term
+
     # -- asking -----------------------------------------------------------------------------------
 
     def ask(self, *asked: Request, record: Record | None = None) -> list[Reply]:

@@ -76,7 +76,7 @@ class Taking(Ground):
         record.attended -= 1
         if not record.held:
             record.term = self._port.now() + record.claim.ttl
-        self._pool.expect(record.term)
+        self._pool.expect(record.session.look_by(record))
 
     def _create(self, record: Record) -> list[Reply]:
         """The node and the line, in one trip; the lock's own node before, unless it is known."""
