@@ -117,7 +117,7 @@ class Unseen(Closing):
             api.spawn(clients[n % 2].lock("x", ttl=10 * LONG).acquire(timeout=LONG))
             for n in range(crowd)
         ]
-        before = await asyncio.to_thread(settled, api.strategy.requests)
+        before = await asyncio.to_thread(settled, api.strategy.requests, 1.5)  # all wait
         await lease.release()
         done, waiting = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0.1)

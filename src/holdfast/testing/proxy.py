@@ -38,6 +38,9 @@ from holdfast.testing.rules import Direction, Match, Pick, Rule
 
 T = TypeVar("T")
 
+PATIENCE = 20.0
+"""Seconds that a test waits for what must happen: a machine may stand still for a while."""
+
 
 class Fault:
     """A fault in force. Undo it by `undo()`, or use it as a `with` block."""
@@ -249,7 +252,7 @@ class FaultProxy:
             for log in (*self._relay.log.values(), *self._relay.unseen.values()):
                 log.clear()
 
-    def wait_until(self, condition: Callable[[], T | None], timeout: float = 5) -> T:
+    def wait_until(self, condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
         """Wait for a true `condition()` and return it; it is asked again after every change.
 
         proxy.wait_until(lambda: len(proxy.connections) == 2)
@@ -262,15 +265,15 @@ class FaultProxy:
                     raise TimeoutError(f"waited {timeout} s in vain; {self!r}")
             return result
 
-    def wait_for_request(self, matching: Match = None, timeout: float = 5) -> bytes:
+    def wait_for_request(self, matching: Match = None, timeout: float = PATIENCE) -> bytes:
         """The next request read that matches, each being returned once; what it skips is gone."""
         return self.wait_until(lambda: self._next_unseen("to_server", matching), timeout)
 
-    def wait_for_reply(self, matching: Match = None, timeout: float = 5) -> bytes:
+    def wait_for_reply(self, matching: Match = None, timeout: float = PATIENCE) -> bytes:
         """The same for replies; a reply in the proxy means that the server is done."""
         return self.wait_until(lambda: self._next_unseen("to_client", matching), timeout)
 
-    def wait_for_held(self, n: int = 1, timeout: float = 5) -> None:
+    def wait_for_held(self, n: int = 1, timeout: float = PATIENCE) -> None:
         """Wait until holds keep at least `n` frames."""
         self.wait_until(lambda: self.held >= n, timeout)
 

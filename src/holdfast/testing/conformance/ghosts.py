@@ -151,7 +151,7 @@ class Ghosts(Theme):
             assert handed_over is not None
             await handed_over.release()
         raw = api.raw()
-        grant = await raw.grant(raw.claim("y", ttl=api.short))
+        grant = await raw.grant(raw.claim("y", ttl=api.brief))
         await raw.queue(raw.claim("y", ttl=api.short))
         await raw.release(grant, tombstone=True)
         await client.close()
