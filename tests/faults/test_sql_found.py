@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -14,6 +15,7 @@ import pymysql
 import pytest
 
 import holdfast
+from holdfast import aio
 from holdfast.backends.mysql.speech import AdvisorySpeech as OfMySQL
 from holdfast.backends.postgres.session import refused_login
 from holdfast.backends.postgres.speech import AdvisorySpeech as OfPostgres
@@ -408,3 +410,59 @@ def test_who_ends_its_own_session_ends_no_other_that_has_its_number_now(
         with there.lock("first", timeout=LONG):
             pass
         assert second.release() is True
+
+
+@pytest.mark.req("law 2", "R7")
+@pytest.mark.parametrize("port", PORTS)
+def test_who_waits_for_its_own_clients_turn_is_not_told_that_the_store_is_silent(
+    server: SqlServer, port: str
+) -> None:
+    """A hundred of one client stood in line for its connections for longer than `request_timeout`,
+    and were told that the store did not answer."""
+    crowd, patience = 150, 2.0
+    with FaultProxy((HOST, server.port)) as way:
+        url = server.url.replace(f":{server.port}/", f":{way.port}/")
+        url += f"?table=crowd_{port}&max_connections=2&request_timeout={patience}"
+
+        def all_acquire(name: str) -> list[object]:
+            found: list[object] = []
+
+            def one(locks: holdfast.Locks) -> None:
+                try:
+                    with locks.lock(name):
+                        found.append(None)
+                except holdfast.HoldfastError as error:
+                    found.append(error)
+
+            with holdfast.connect(url) as locks:
+                threads = [threading.Thread(target=one, args=(locks,)) for _ in range(crowd)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            return found
+
+        async def all_acquire_as_tasks(name: str) -> list[object]:
+            async with aio.connect(url) as locks:
+
+                async def one() -> None:
+                    async with locks.lock(name):
+                        pass
+
+                return await asyncio.gather(*(one() for _ in range(crowd)), return_exceptions=True)
+
+        def ask(name: str) -> list[object]:
+            if port == "aio":
+                return asyncio.run(all_acquire_as_tasks(name))
+            return all_acquire(name)
+
+        with holdfast.connect(url, request_timeout=10) as locks, locks.lock("tables"):
+            pass
+        with way.delay(0.01):
+            begun = now()
+            assert ask("x") == [None] * crowd
+            assert now() - begun > patience
+        with way.blackhole():
+            begun = now()
+            assert {type(answer) for answer in ask("y")} == {holdfast.Unavailable}
+            assert now() - begun < 3 * patience + 4  # and not one after another

@@ -48,7 +48,7 @@ def info_text(info: Mapping[str, str]) -> str:
     return json.dumps(dict(info), ensure_ascii=False, separators=(",", ":"))
 
 
-def info_of(text: bytes) -> Mapping[str, str]:
+def info_of(text: str | bytes) -> Mapping[str, str]:
     """The same read again: nothing, if somebody else has written there."""
     try:
         found = json.loads(text)

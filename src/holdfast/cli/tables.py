@@ -185,6 +185,9 @@ def ls(ctx: click.Context, /, prefix: str, as_json: bool, url: str | None) -> in
 def show(ctx: click.Context, /, name: str, as_json: bool, url: str | None) -> int:
     with connect(ctx, url) as locks:
         info = find(locks, name)
+        if not info.holders and not info.waiters:
+            # What is no lock at all is not listed; who asks for it alone is told.
+            locks.lock(name).locked()
     if as_json:
         print_json(lock_json(info))
         return 0

@@ -15,13 +15,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.core.backend import Backend, Downgrading, Together
+from holdfast.core.backend import Backend, Downgrading, InTurn, Together
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
-from holdfast.core.waiting import Outcome, Waiting
+from holdfast.core.vouching import Vouched
+from holdfast.core.waiting import Waiting, ask
 from holdfast.errors import (
     Closed,
     HoldfastError,
@@ -55,6 +56,7 @@ class Engine:
     closed: bool = False
     incarnation: int = field(init=False)
     keeper: Keeper = field(init=False)
+    turns: InTurn | None = field(init=False)
     reentry: Reentry = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class Engine:
         self.keeper = Keeper(self.port, self.backend)
         self.reentry = Reentry()
         self.backend.open(self.port, self.keeper)
+        backend = self.backend.inner if isinstance(self.backend, Vouched) else self.backend
+        self.turns = backend if isinstance(backend, InTurn) else None
         weakref.finalize(self, self.keeper.retire).atexit = False
 
     def trusted(self, hold: Hold) -> bool:
@@ -322,12 +326,8 @@ class Acquisition:
         sent = port.now()
         deadline = sent + timeout if blocking and timeout >= 0 else math.inf
         # The uncontended path: one attempt, one answer.
-        limit = sent + engine.request_timeout
-        result: Outcome
         try:
-            result = await engine.backend.attempt(self.claim, blocking, min(limit, deadline))
-        except Unavailable as error:
-            result = error
+            sent, result = await ask(engine, self.claim, blocking, deadline)
         except HoldfastError:  # refused before anything was asked of the store: nothing is owed
             engine.keeper.settle(self.claim)
             raise

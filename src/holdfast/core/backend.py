@@ -46,11 +46,13 @@ from holdfast.types import (
 __all__ = [
     "Backend",
     "Downgrading",
+    "InTurn",
     "Signals",
     "Swept",
     "Tabular",
     "Together",
     "Transactional",
+    "Turn",
 ]
 
 
@@ -170,6 +172,29 @@ class Downgrading(Protocol):
     async def downgrade(self, grant: Grant, deadline: float) -> Lost | Unknown | None:
         """The exclusive claim that holds becomes a shared one, whoever waits; None: it is one now.
         Asking twice is asking once. Readers who wait, with no writer before them, are let in."""
+        ...
+
+
+class Turn(Protocol):
+    """One attempt's, from before it is made until it is over, whatever became of it."""
+
+    @property
+    def since(self) -> float:
+        """What the attempt says of the store's silence counts from then."""
+        ...
+
+    def over(self, answered: bool) -> None:
+        """Never waits."""
+
+
+@runtime_checkable
+class InTurn(Protocol):
+    """A store of which a client asks only so much at once. Who has more to ask stands in a line of
+    its own before each attempt: that is no silence of the store, as long as it answers others."""
+
+    async def turn(self, patience: float, deadline: float) -> Turn:
+        """Wait until an attempt may be made, or nothing was answered for so many seconds, or the
+        deadline: the attempt then says what is wrong. Whoever drops a turn has given it back."""
         ...
 
 

@@ -15,12 +15,12 @@ from holdfast.core.backoff import pause
 from holdfast.core.hold import Hold
 from holdfast.core.options import new_owner
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.types import Buried, Busy, Grant, Released, Unknown
+from holdfast.types import Buried, Busy, Claim, Grant, Released, Unknown
 
 if TYPE_CHECKING:
-    from holdfast.core.acquire import Acquisition
+    from holdfast.core.acquire import Acquisition, Engine
 
-__all__ = ["Outcome", "Waiting"]
+__all__ = ["Outcome", "Waiting", "ask"]
 
 Outcome = Grant | Busy | Buried | Unknown | Unavailable
 
@@ -32,6 +32,27 @@ LATE = 0.1
 
 EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
+
+
+async def ask(engine: Engine, claim: Claim, queue: bool, deadline: float) -> tuple[float, Outcome]:
+    """One attempt, and since when the store is silent if it was not answered. Raises what refuses
+    it for good."""
+    port, patience = engine.port, engine.request_timeout
+    since, turn = port.now(), None
+    if engine.turns is not None:
+        turn = await engine.turns.turn(patience, deadline if queue else since + patience)
+        since = turn.since
+    answered = False
+    try:
+        limit = min(since + patience, max(deadline, since))
+        outcome: Outcome = await engine.backend.attempt(claim, queue, limit)
+        answered = not isinstance(outcome, Unknown)
+    except Unavailable as error:
+        outcome = error
+    finally:
+        if turn is not None:
+            turn.over(answered)
+    return since, outcome
 
 
 class Waiting:
@@ -103,13 +124,9 @@ class Waiting:
         return engine.port.now(), grant
 
     async def _attempt(self) -> tuple[float, Outcome]:
-        engine, claim = self.acquisition.engine, self.acquisition.claim
-        sent = engine.port.now()
-        limit = min(sent + engine.request_timeout, max(self.deadline, sent))
+        acquisition = self.acquisition
         try:
-            return sent, await engine.backend.attempt(claim, self.blocking, limit)
-        except Unavailable as error:
-            return sent, error
+            return await ask(acquisition.engine, acquisition.claim, self.blocking, self.deadline)
         except HoldfastError:  # refused: what earlier attempts left, if anything, is owed
             self._hand_over()
             raise

@@ -17,6 +17,7 @@ from holdfast.backends.sql.desk import Desk
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.overview import Overview
+from holdfast.backends.sql.places import Turn, Turns
 from holdfast.backends.sql.room import Room
 from holdfast.backends.sql.rules import Entry, microseconds
 from holdfast.backends.sql.schema import Tables, ddl
@@ -77,12 +78,16 @@ class TableBackend(Overview, Cells):
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._desk = Desk(self._driver, self._tables, port, self._limit)
+        self._turns = Turns(port, self._limit)
         self._room = Room(
             port, self._heartbeat, lambda room: Attendant(room, self._poll, self._open_ear)
         )
         window = microseconds(self._window)
         self._steps = Steps(self._desk, self._words, window, self._handed_over)
         self._sweeper = Sweeper(port, self._desk, self._words, self._steps)
+
+    async def turn(self, patience: float, deadline: float) -> Turn:
+        return await self._turns.turn(patience, deadline)
 
     async def close(self) -> None:
         self._room.close()

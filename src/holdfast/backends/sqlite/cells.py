@@ -16,13 +16,13 @@ import threading
 from collections.abc import Callable
 
 from holdfast.backends.common import Tombstones
-from holdfast.backends.sqlite import schema
+from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.site import Site
 from holdfast.types import Cell, CellConflict
 
 __all__ = ["Cells"]
 
-SELECT = "SELECT value, version, expires, fence FROM cells WHERE name = ?"
+SELECT = f"SELECT {sound.cell}, value, version, expires, fence FROM cells WHERE name = ?"
 
 
 class Cells:
@@ -49,12 +49,14 @@ class Cells:
         """A transaction, in the epoch that this process knows; returns its time. Not that of the
         request: who was paused on the way here must not judge by a clock that has stood still."""
         self.db.execute("BEGIN IMMEDIATE")
-        row = self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0)
-        self.check_epoch(str(row[0]), int(row[1]))
+        word, reserved = self.db.execute("SELECT epoch, reserved FROM state").fetchone() or ("", 0)
+        self.check_epoch(word, reserved)
         return schema.now()
 
     def check_epoch(self, word: str, reserved: int) -> None:
         self.dependencies.clear()
+        if word.__class__ is not str or reserved.__class__ is not int:
+            sound.refuse_state(self.db, self.site.path)
         if not self.site.epoch.begun(word, reserved):
             self.db.execute("ROLLBACK")
             self.site.rejoin()
@@ -75,7 +77,9 @@ class Cells:
         row = self.db.execute(SELECT, (name,)).fetchone()
         if row is None:
             return None, math.inf, None
-        value, version, expires, fence = row
+        fine, value, version, expires, fence = row
+        if not fine:
+            sound.refuse(self.db, self.site.path, "cells", name)
         if value is None or (expires is not None and expires <= schema.now()):
             return None, math.inf, fence
         return Cell(value, version), math.inf if expires is None else expires, fence
@@ -109,7 +113,8 @@ class Cells:
             db.execute(
                 "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)
             )
-        for (process,) in db.execute("SELECT process FROM watchers WHERE name = ?", (key,)):
+        watchers = f"SELECT process FROM watchers WHERE name = ? AND {sound.PROCESS}"
+        for (process,) in db.execute(watchers, (key,)):
             self._mail.append((process, _box(name), None))
         db.execute("DELETE FROM watchers WHERE name = ?", (key,))
         self.end()
@@ -145,6 +150,7 @@ class Cells:
     def sweep_cells(self, now: float) -> None:
         self.db.execute("DELETE FROM cells WHERE expires <= ? AND fence IS NULL", (now,))
         self.db.execute("UPDATE cells SET value = NULL, expires = NULL WHERE expires <= ?", (now,))
+        self.db.execute(f"DELETE FROM watchers WHERE NOT ({sound.PROCESS})")
         for (process,) in self.db.execute("SELECT DISTINCT process FROM watchers").fetchall():
             if not self.site.alive(process):
                 self.db.execute("DELETE FROM watchers WHERE process = ?", (process,))

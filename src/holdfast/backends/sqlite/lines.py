@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.common import shown
+from holdfast.backends.common import info_of, shown
 from holdfast.backends.local import Held, admits
+from holdfast.backends.sqlite import sound
 from holdfast.types import Mode
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "TAKE",
     "Line",
     "Waiter",
+    "depends_on",
     "holder",
     "joined",
-    "parted",
 ]
 
 FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
@@ -38,14 +38,19 @@ RENEW = """
 UPDATE holders SET expires = max(expires, ?), process = ?
 WHERE name = ? AND owner = ? AND expires > ?
 """
-HOLDERS = "SELECT owner, process, mode, permits, expires, fence, info FROM holders WHERE name = ?"
-FIRST = """
-SELECT owner, process, mode, permits, most, ttl, info, place, expires, look_at, depends
+HOLDERS = f"""
+SELECT {sound.holder}, owner, process, mode, permits, expires, fence, info
+FROM holders WHERE name = ?
+"""
+FIRST = f"""
+SELECT {sound.waiter},
+owner, process, mode, permits, most, ttl, info, place, expires, look_at, depends
 FROM waiters WHERE name = ? ORDER BY place LIMIT 1
 """
 DEPEND = "UPDATE waiters SET look_at = ?, depends = ? WHERE name = ? AND place = ?"
-LAST = """
-SELECT place, process, (SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ? LIMIT ?))
+LAST = f"""
+SELECT {sound.waiter}, place, process,
+(SELECT count(*) FROM (SELECT 1 FROM waiters WHERE name = ? LIMIT ?))
 FROM waiters WHERE name = ? ORDER BY place DESC LIMIT 1
 """
 
@@ -97,13 +102,14 @@ class Line:
 
 
 @functools.lru_cache(64)
-def holder(text: str) -> str:
-    return shown(json.loads(text)) if text else ""
+def holder(text: str | bytes) -> str:
+    return shown(info_of(text)) if text else ""
 
 
 def joined(processes: Iterable[int]) -> str:
     return ",".join(map(str, sorted(processes)))
 
 
-def parted(depends: str) -> set[int]:
-    return {int(number) for number in depends.split(",") if number}
+def depends_on(depends: str, processes: Iterable[int]) -> bool:
+    """Whether it will notice the end of each of these."""
+    return {str(process) for process in processes} <= set(depends.split(","))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.backends.sqlite import sound
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports import clock
 
@@ -27,6 +28,7 @@ __all__ = ["Epoch", "boot_id", "is_new", "make", "now"]
 APPLICATION = 0x686F6C64  # "hold"
 VERSION = 2
 MINUTE = 60_000_000
+CLAIMS = "holders", "waiters"
 
 TABLES = """
 CREATE TABLE state (
@@ -144,10 +146,12 @@ class Epoch:
         self.fine = time.clock_getres(time.CLOCK_BOOTTIME) <= 1e-6
         self._seen = False
 
-    def join(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:
+    def join(self, db: sqlite3.Connection, path: Path, alive: Callable[[int], bool]) -> None:
         """Inside a transaction: make the state this process's own, or say why that is wrong."""
-        row = db.execute("SELECT epoch, base, reserved FROM state").fetchone()
-        word, base, reserved = row or ("", 0, 0)
+        row = db.execute(f"SELECT epoch, base, reserved, {sound.STATE} FROM state").fetchone()
+        if row and not row[3]:
+            sound.refuse_state(db, path)
+        word, base, reserved = row[:3] if row else ("", 0, 0)
         same_boot = word.partition(":")[0] == self._boot
         if word == self.word:
             self._base, self._reserved, self._seen = base, reserved, True
@@ -166,7 +170,7 @@ class Epoch:
             db.execute("UPDATE cells SET expires = 0 WHERE expires IS NOT NULL")
         elif row:
             # Somebody deleted the presence file: who was alive then cannot be told any more.
-            for table in ("holders", "waiters"):
+            for table in CLAIMS:
                 db.execute(f"UPDATE {table} SET process = 0")
         if not same_boot:
             micros = int(now() * 1e6)
@@ -176,7 +180,8 @@ class Epoch:
         self._base, self._reserved, self._seen = base, reserved, True
 
     def _refuse_the_living(self, db: sqlite3.Connection, alive: Callable[[int], bool]) -> None:
-        found = db.execute("SELECT process FROM holders UNION SELECT process FROM waiters")
+        tables = (f"SELECT process FROM {table} WHERE {sound.PROCESS}" for table in CLAIMS)
+        found = db.execute(" UNION ".join(tables))
         if any(process and alive(process) for (process,) in found.fetchall()):
             raise Unavailable(
                 "the boot id of this process is not that of others who use the database, though "

@@ -19,6 +19,7 @@ Partners: `presence.py` (gate, deaths), `post.py` (mail), `schema.py` (epoch), `
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sqlite3
@@ -63,6 +64,11 @@ PAGE = 1024
 
 CHECKPOINT = 8000
 """Pages of log (8 MB) that are gathered before they are written into the database itself."""
+
+
+READABLE = functools.partial(str, encoding="utf-8", errors="replace")
+"""What somebody else has written need not be UTF-8: it is told by `sound.py`, not by an error of
+SQLite that names no row."""
 
 
 class _Moved(Exception):
@@ -267,6 +273,7 @@ class Site:
         db = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False
         )
+        db.text_factory = READABLE
         try:
             new = schema.is_new(db)  # first of all: what follows would change another's
             db.execute(f"PRAGMA page_size = {PAGE}")
@@ -293,7 +300,7 @@ class Site:
         """Take part: the epoch, and a number and a pipe if we have none."""
         epoch = schema.Epoch(presence.inode) if self._post is None else self.epoch
         db.execute("BEGIN IMMEDIATE")
-        epoch.join(db, self.alive)
+        epoch.join(db, self.path, self.alive)
         number = epoch.reserve(db)
         db.execute("COMMIT")
         self.epoch = epoch

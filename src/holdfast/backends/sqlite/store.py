@@ -17,10 +17,11 @@ the client's half; `memory/store.py`, the same rules in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from holdfast.backends.common import info_text
 from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
-from holdfast.backends.sqlite import schema
+from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.cells import Cells
 from holdfast.backends.sqlite.lines import (
     DEPEND,
@@ -33,11 +34,12 @@ from holdfast.backends.sqlite.lines import (
     TAKE,
     Line,
     Waiter,
+    depends_on,
     holder,
     joined,
-    parted,
 )
-from holdfast.backends.sqlite.overview import overview
+from holdfast.backends.sqlite.overview import overview, unsound
+from holdfast.errors import Misconfigured
 from holdfast.types import Claim, LockInfo, Mode
 
 __all__ = ["Store"]
@@ -70,7 +72,8 @@ class Store(Cells):
         # Only now: a token dated before we were alone in here could be older than another's.
         now = schema.now()
         token = epoch.token(now)
-        if not held and token <= reserved and word == epoch.word and epoch.fine:
+        good = reserved.__class__ is int and token <= reserved  # it may be somebody's text
+        if not held and good and word == epoch.word and epoch.fine:
             # The uncontended path. (Nobody waits where nobody holds: `advance` sees to it.)
             fence = None if mode is PERMITS else token
             expires = now + claim.ttl
@@ -109,7 +112,10 @@ class Store(Cells):
                 return _held(*held)
         if enlist is None:
             return InLine(holder(line.info), None, line.expires + schema.AHEAD)
-        last, before, ahead = self.db.execute(LAST, (name, MANY, name)).fetchone() or (0, None, 0)
+        behind = self.db.execute(LAST, (name, MANY, name)).fetchone() or (True, 0, None, 0)
+        fine, last, before, ahead = behind
+        if not fine:
+            self._refuse("waiters", name)
         processes, look_at = self._depend(line, claim.owner, before)
         self.db.execute(
             "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -144,10 +150,14 @@ class Store(Cells):
         """Of who left the line. Nothing is moved on: of a thousand who were granted at once, each
         would go through all the others."""
         row = self.db.execute(
-            "SELECT expires, fence FROM holders WHERE name = ? AND owner = ? AND expires > ?",
-            (name, owner, now),
-        ).fetchone()
-        return Gone("not in line") if row is None else _held(*row)
+            f"SELECT {sound.holder}, expires, fence FROM holders"
+            " WHERE name = ? AND owner = ? AND expires > ?", (name, owner, now),
+        ).fetchone()  # fmt: skip
+        if row is None:
+            return Gone("not in line")
+        if not row[0]:
+            self._refuse("holders", name)
+        return _held(*row[1:])
 
     def renew(self, claims: Sequence[Claim]) -> list[bool]:
         now, number = self.begin(), self.site.number
@@ -175,7 +185,7 @@ class Store(Cells):
         held = db.execute(f"{gone} AND expires > ?", (*key, now)).rowcount == 1
         if not held:
             db.execute(gone, key)
-        self._advance(name, now)
+        self._move_on(name, now)
         self.end()
         return held
 
@@ -186,7 +196,7 @@ class Store(Cells):
             "UPDATE holders SET mode = ? WHERE name = ? AND owner = ? AND expires > ?",
             (Mode.SHARED.value, name, claim.owner, now),
         )
-        self._advance(name, now)
+        self._move_on(name, now)
         self.end()
         return held.rowcount == 1
 
@@ -201,12 +211,12 @@ class Store(Cells):
         place = self._place(claim.owner)
         db.execute("DELETE FROM waiters WHERE owner = ?", (claim.owner,))
         db.execute("DELETE FROM holders WHERE name = ? AND owner = ?", (name, claim.owner))
-        self._advance(name, now)
+        self._move_on(name, now)
         if place is not None:
             # Who stood behind us depended on our process, and must find out on whom it does now.
             behind = db.execute(
                 "SELECT process, owner FROM waiters WHERE name = ? AND place > ?"
-                " ORDER BY place LIMIT 1", (name, place),
+                f" AND {sound.waiter} ORDER BY place LIMIT 1", (name, place),
             ).fetchone()  # fmt: skip
             if behind is not None:
                 self._mail.append((*behind, None))
@@ -222,7 +232,9 @@ class Store(Cells):
         """
         db, site = self.db, self.site
         line = Line()
-        for owner, process, mode, *rest in db.execute(HOLDERS, (name,)).fetchall():
+        for fine, owner, process, mode, *rest in db.execute(HOLDERS, (name,)).fetchall():
+            if not fine:
+                self._refuse("holders", name)
             expires = rest[1]
             if expires <= now or (process not in line.processes and not site.alive(process)):
                 db.execute("DELETE FROM holders WHERE name = ? AND owner = ?", (name, owner))
@@ -238,6 +250,17 @@ class Store(Cells):
             db.execute("DELETE FROM waiters WHERE name = ? AND place = ?", (name, first.place))
         return line
 
+    def _move_on(self, name: bytes, now: float) -> None:
+        """The same for who has left in any case: that a row of somebody else's is not sound is told
+        to who asks for the name."""
+        try:
+            self._advance(name, now)
+        except Misconfigured:
+            pass
+
+    def _refuse(self, table: str, name: bytes) -> NoReturn:
+        sound.refuse(self.db, self.site.path, table, name)
+
     def _wish(self, claim: Claim) -> Waiter:
         return Waiter(
             claim.owner, self.site.number, claim.mode.value, claim.permits, claim.limit, claim.ttl,
@@ -246,7 +269,11 @@ class Store(Cells):
 
     def _first(self, name: bytes) -> Waiter | None:
         row = self.db.execute(FIRST, (name,)).fetchone()
-        return None if row is None else Waiter(*row)
+        if row is None:
+            return None
+        if not row[0]:
+            self._refuse("waiters", name)
+        return Waiter(*row[1:])
 
     def _grant(self, line: Line, name: bytes, wish: Waiter, now: float) -> Held:
         mode = Mode(wish.mode)
@@ -267,7 +294,7 @@ class Store(Cells):
 
     def _tell_first(self, line: Line, name: bytes, first: Waiter) -> None:
         """Have it look if there is a holder whose end it would not notice, or not in time."""
-        missing = not line.processes <= parted(first.depends)
+        missing = not depends_on(first.depends, line.processes)
         if missing or line.expires < first.look_at - LATER:
             self.db.execute(DEPEND, (line.expires, joined(line.processes), name, first.place))
             self._mail.append((first.process, first.owner, None))
@@ -275,9 +302,11 @@ class Store(Cells):
     def _in_line(self, line: Line, name: bytes, owner: str, place: int) -> InLine:
         """What to tell a claim that stands in line, at this place."""
         before = self.db.execute(
-            "SELECT process FROM waiters WHERE name = ? AND place < ? ORDER BY place DESC LIMIT 1",
-            (name, place),
-        ).fetchone()
+            f"SELECT process, {sound.waiter} FROM waiters WHERE name = ? AND place < ?"
+            " ORDER BY place DESC LIMIT 1", (name, place),
+        ).fetchone()  # fmt: skip
+        if before is not None and not before[1]:
+            self._refuse("waiters", name)
         processes, look_at = self._depend(line, owner, None if before is None else before[0])
         self.db.execute(DEPEND, (look_at, processes, name, place))
         return InLine(holder(line.info), None, look_at + schema.AHEAD)
@@ -319,6 +348,9 @@ class Store(Cells):
         high = low + (b"\0" if exact else b"\xff")
         now = self.begin()
         self._sweep(now, low, high)
+        if exact:
+            for name, table in unsound(self.db, low, high).items():
+                self._refuse(table, name)
         found = overview(self.db, self.site.alive, now, low, high)
         self.end()
         return found
@@ -334,8 +366,8 @@ class Store(Cells):
     def _sweep(self, now: float, low: bytes, high: bytes) -> None:
         """Move on the lines in which somebody expired or died."""
         names: set[bytes] = set()
-        for table in ("holders", "waiters"):
-            within = f"FROM {table} WHERE name >= ? AND name < ?"
+        for table, fine in (("holders", sound.holder), ("waiters", sound.waiter)):
+            within = f"FROM {table} WHERE name >= ? AND name < ? AND {fine}"
             found = self.db.execute(f"SELECT DISTINCT process {within}", (low, high)).fetchall()
             dead = [process for (process,) in found if not self.site.alive(process)]
             marks = ",".join("?" * len(dead))
@@ -347,16 +379,17 @@ class Store(Cells):
                 ).fetchall()
             )
         for name in names:
-            self._advance(name, now)
+            self._move_on(name, now)
 
     def evict(self, name: str) -> int:
         key = name.encode()
         now = self.begin()
         holders = self.db.execute(HOLDERS, (key,)).fetchall()
         count = 0
-        for _, process, _, _, expires, _, _ in holders:
-            count += expires > now and self.site.alive(process)
+        for fine, _, process, _, _, expires, _, _ in holders:
+            count += not fine or (expires > now and self.site.alive(process))
         self.db.execute("DELETE FROM holders WHERE name = ?", (key,))
+        self.db.execute(f"DELETE FROM waiters WHERE name = ? AND NOT {sound.waiter}", (key,))
         self._advance(key, now)
         self.end()
         return count
