@@ -305,3 +305,49 @@ def test_tls_to_a_server_without(server: RedisServer) -> None:
     """It was said that it may want a certificate."""
     with pytest.raises(Unavailable, match="if it does not speak TLS, use redis://"):
         acquire("sync", server.url.replace("redis://", "rediss://"))
+
+
+@pytest.fixture
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has as many threads as it may have, when somebody is to listen."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-redis":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+
+@pytest.mark.req("law 4")
+@pytest.mark.parametrize("dialect", ["", "plain"])
+@pytest.mark.usefixtures("no_listener")
+def test_who_waits_where_no_thread_can_be_started(server: RedisServer, dialect: str) -> None:
+    """`RuntimeError`, out of the middle of an acquire. Who waits asks, and not all the time."""
+    url = fresh(server.url, **{"dialect": dialect} if dialect else {})
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        lease = here.lock("x").acquire()
+        assert lease
+        assert there.lock("x").acquire(timeout=0.5) is None
+        assert here.inspect("x")[0].waiters == ()
+        before = calls(server, "eval", "evalsha")
+        with waiting(there.lock("x")) as waiter:
+            time.sleep(2)
+            assert calls(server, "eval", "evalsha") - before < 30
+            assert not waiter.done
+            lease.release()
+            assert waiter.result().release()
+        assert all(not info.holders and not info.waiters for info in here.inspect("x"))
+
+
+@pytest.mark.usefixtures("no_listener")
+def test_who_waits_for_a_cell_where_no_thread_can_be_started(server: RedisServer) -> None:
+    url = fresh(server.url)
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        waiter = Waiter(lambda: there.latch("x", 1).wait(timeout=20))
+        time.sleep(0.1)
+        here.latch("x", 1).count_down()
+        began = now()
+        waiter.result()
+        assert now() - began < 3

@@ -130,7 +130,7 @@ class Backend(Several):
         room = self._room
         try:
             ticket = room.enter(claim, busy.token)
-            await ticket.event.wait(deadline)
+            await ticket.event.wait(room.heard_until(deadline))
             grant = room.grant(ticket)
         finally:
             room.leave(claim)
