@@ -14,6 +14,7 @@ import holdfast
 from holdfast import Misconfigured, Unavailable, aio
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
+from holdfast.types import Released
 from tests.faults.redis import (
     SOON,
     Waiter,
@@ -306,3 +307,206 @@ def test_tls_to_a_server_without(server: RedisServer) -> None:
     """It was said that it may want a certificate."""
     with pytest.raises(Unavailable, match="if it does not speak TLS, use redis://"):
         acquire("sync", server.url.replace("redis://", "rediss://"))
+
+
+@pytest.fixture
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has as many threads as it may have, when somebody is to listen."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-redis":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+
+@pytest.mark.req("law 4")
+@pytest.mark.parametrize("dialect", ["", "plain"])
+@pytest.mark.usefixtures("no_listener")
+def test_who_waits_where_no_thread_can_be_started(server: RedisServer, dialect: str) -> None:
+    """`RuntimeError`, out of the middle of an acquire. Who waits asks, and not all the time."""
+    url = fresh(server.url, **{"dialect": dialect} if dialect else {})
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        lease = here.lock("x").acquire()
+        assert lease
+        assert there.lock("x").acquire(timeout=0.5) is None
+        assert here.inspect("x")[0].waiters == ()
+        before = calls(server, "eval", "evalsha")
+        with waiting(there.lock("x")) as waiter:
+            time.sleep(2)
+            assert calls(server, "eval", "evalsha") - before < 30
+            assert not waiter.done
+            lease.release()
+            assert waiter.result().release()
+        assert all(not info.holders and not info.waiters for info in here.inspect("x"))
+
+
+@pytest.mark.usefixtures("no_listener")
+def test_who_waits_for_a_cell_where_no_thread_can_be_started(server: RedisServer) -> None:
+    url = fresh(server.url)
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        waiter = Waiter(lambda: there.latch("x", 1).wait(timeout=20))
+        time.sleep(0.1)
+        here.latch("x", 1).count_down()
+        began = now()
+        waiter.result()
+        assert now() - began < 3
+
+
+def beside(url: str, letter: str) -> str:
+    return f"{url.partition('prefix=')[2].partition('&')[0]}:{{x}}:{letter}"
+
+
+@pytest.mark.req("law 2", "law 4", "B7")
+@pytest.mark.parametrize("letter", ["q", "d", "c"])
+def test_what_somebody_else_wrote_where_a_line_is_kept(server: RedisServer, letter: str) -> None:
+    """Who waits was told that the store does not answer; the holder's renewals had no answer, its
+    release did not free the lock, and the clean-ups were tried for ever."""
+    url = fresh(server.url, heartbeat=0.3)
+    with holdfast.connect(url) as here, holdfast.connect(url) as locks:
+        lease = here.lock("x", ttl=60).acquire()
+        assert lease
+        with contextlib.ExitStack() as stack:
+            waiter = stack.enter_context(waiting(locks.lock("x")))
+            in_line(locks, 1)
+            key = beside(url, letter)
+            server.call("SET", f"{key}:theirs", "somebody's")
+            server.call("RENAME", f"{key}:theirs", key)
+            lease.renew()
+            if letter == "d":  # nobody looks there before it is somebody's turn
+                assert lease.release() is True
+                lease = None
+            with pytest.raises(Misconfigured, match=f":{letter}' holds something that is no lock"):
+                waiter.result()
+        for ask in (
+            lambda: locks.lock("x").acquire(timeout=5),
+            lambda: locks.multi("x", "y").acquire(timeout=5),
+        ):
+            if lease is None:  # nobody holds: who takes it needs no line
+                break
+            began = now()
+            with pytest.raises(Misconfigured, match=f":{letter}' holds"):
+                ask()
+            assert now() - began < 2
+        until(lambda: locks._engine().keeper.owed == 0, "the waiter's place is given up")
+        assert lease is None or lease.held
+        assert lease is None or lease.release() is True
+        assert here._engine().keeper.owed == 0
+        assert server.call("GET", key) == "somebody's"
+        others = [beside(url, each) for each in "qdcht" if each != letter]
+        assert -1 not in [server.call("PTTL", other) for other in others]  # without an end
+        server.call("DEL", key)
+        with locks.lock("x", timeout=5):
+            waiter = Waiter(lambda: here.lock("x").acquire(timeout=20))
+            in_line(here, 1)
+        assert waiter.result().release()
+
+
+@pytest.mark.req("law 2", "law 4", "B7")
+@pytest.mark.parametrize("letter", ["d", "h"])
+def test_what_somebody_else_wrote_where_readers_are_kept(server: RedisServer, letter: str) -> None:
+    url = fresh(server.url)
+    key = beside(url, letter)
+    with holdfast.connect(url) as locks:
+        for ask in (
+            lambda: locks.rwlock("x").read().acquire(timeout=5),
+            lambda: locks.semaphore("x", 2).acquire(timeout=5),
+        ):
+            server.call("SET", key, "somebody's")
+            with pytest.raises(Misconfigured, match=f":{letter}' holds something that is no lock"):
+                ask()
+            assert [each for each in "qdcht" if server.call("EXISTS", beside(url, each))] == [
+                letter
+            ]
+        writer = locks.rwlock("x").write().acquire(timeout=5)  # it needs no such key
+        assert writer
+        with pytest.raises(Misconfigured, match=f":{letter}' holds"):
+            writer.downgrade()
+        assert writer.held
+        with waiting(locks.lock("x")) as waiter:
+            if letter == "h":
+                in_line(locks, 1)
+            else:
+                with pytest.raises(Misconfigured, match=":d' holds"):
+                    waiter.result()
+            assert writer.release() is True
+        server.call("DEL", key)
+        if letter == "h":
+            assert waiter.result().release() is True
+        reader = locks.rwlock("x").read().acquire(timeout=5)
+        assert reader
+        server.call("DEL", key)
+        server.call("SET", key, "somebody's")
+        with pytest.raises(holdfast.LeaseLost):
+            reader.renew()
+        if letter == "h":
+            with pytest.raises(Misconfigured, match=":h' holds"):
+                locks.evict("x")
+        assert server.call("GET", key) == "somebody's"
+        until(lambda: locks._engine().keeper.idle, "nothing is owed")
+        server.call("DEL", key)
+        assert locks.lock("x").acquire(timeout=5)
+
+
+@pytest.mark.req("law 3", "B7")
+def test_what_somebody_else_wrote_where_a_reader_who_waits_would_hold(server: RedisServer) -> None:
+    """It was called, and believed to hold, before it could not be written down."""
+    url = fresh(server.url)
+    with holdfast.connect(url) as here, holdfast.connect(url) as there:
+        writer = here.rwlock("x").write().acquire(timeout=5)
+        assert writer
+        waiter = Waiter(lambda: there.rwlock("x").read().acquire(timeout=20))
+        in_line(here, 1)
+        server.call("SET", beside(url, "h"), "somebody's")
+        assert writer.release() is True
+        with pytest.raises(Misconfigured, match=":h' holds"):
+            waiter.result()
+        until(lambda: there._engine().keeper.owed == 0, "its place is given up")
+        with here.lock("x", timeout=5):
+            pass
+
+
+@pytest.mark.req("law 3", "B7")
+@pytest.mark.parametrize("dialect", ["", "plain", "redisson"])
+def test_what_somebody_else_wrote_where_tombstones_are_kept(
+    server: RedisServer, dialect: str
+) -> None:
+    """A withdrawal that could not be buried was tried again for ever; a late attempt of it takes
+    nothing all the same."""
+    url = fresh(server.url, **{"dialect": dialect} if dialect else {})
+    name = f"x{url.partition('prefix=')[2].partition('&')[0]}"
+    with holdfast.connect(url) as locks:
+        with locks.lock(name):
+            pass
+        backend, port = locks._engine().backend, locks._engine().port
+        prefix = url.partition("prefix=")[2].partition("&")[0]
+        server.call("SET", f"{prefix}:{{{name}}}:t", "somebody's")
+        claim = locks.lock(name)._want.claim("a" * 30, {})
+        gone = drive(backend.withdraw(claim, True, port.now() + 5))
+        assert isinstance(gone, Released)
+        with pytest.raises(Misconfigured, match=":t' holds something that is no lock"):
+            drive(backend.attempt(claim, True, port.now() + 5))
+        assert not any(info.holders for info in locks.inspect(name))
+
+
+@pytest.mark.req("B7")
+@pytest.mark.parametrize("dialect", ["plain", "redisson"])
+def test_what_somebody_else_wrote_beside_a_lock_that_others_understand(
+    server: RedisServer, dialect: str
+) -> None:
+    url = fresh(server.url, dialect=dialect)
+    prefix = url.partition("prefix=")[2].partition("&")[0]
+    with holdfast.connect(url) as locks:
+        lease = locks.lock(f"x{prefix}").acquire()
+        assert lease
+        server.call("DEL", f"{prefix}:{{x{prefix}}}:s")
+        server.call("SET", f"{prefix}:{{x{prefix}}}:s", "somebody's")
+        with pytest.raises(Misconfigured, match=":s' holds something that is no lock"):
+            locks.lock(f"x{prefix}").acquire(timeout=5)
+        assert locks.inspect(f"x{prefix}")[0].holders
+        lease.renew()
+        assert lease.release() is True
+        assert server.call("EXISTS", f"x{prefix}") == 0
+        assert locks._engine().keeper.owed == 0

@@ -378,3 +378,31 @@ def test_patience_has_an_end(office: Office, monkeypatch: pytest.MonkeyPatch) ->
 
     drive(office.changed("x", 0, read, math.inf, 1.0))
     assert max(given) <= attendance.SLOWEST
+
+
+@pytest.mark.req("law 4")
+def test_who_waits_without_an_attendant_asks_for_itself_and_not_all_the_time(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread was to be had: `RuntimeError`, out of the middle of an acquire."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    now = office.port.now
+    first = office.enter("first")
+    assert first.event.is_set()  # it asks once, and then
+    first.event.clear()
+    second = office.enter("second")
+    assert not first.event.is_set()
+    assert not second.event.is_set()
+    assert len(office.hired) == 1
+    assert office.heard_until(math.inf) - now() <= attendance.ALONE
+    monkeypatch.setattr(threading.Thread, "start", start)
+    office._alone_until = now()
+    third = office.enter("third")  # there is one now
+    assert office.heard_until(math.inf) == math.inf
+    office.asleep()
+    assert not third.event.is_set()

@@ -191,6 +191,9 @@ class FakePort:
     def task(self, main: Any, farewell: Any, name: str) -> Any:
         raise AssertionError("nothing here runs in the background")
 
+    def prepare_call(self) -> None:
+        raise AssertionError("nothing here calls back")
+
     def call(self, callback: Any, argument: Any) -> None:
         raise AssertionError("nothing here calls back")
 

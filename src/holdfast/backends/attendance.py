@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from holdfast.core.backoff import pause
-from holdfast.core.port import Event, Port
+from holdfast.core.port import Event, NoThread, Port
 from holdfast.errors import Unavailable
 from holdfast.types import Cell
 
@@ -44,6 +44,9 @@ HASTE = 0.2
 
 LOOK = 5.0
 """How often who waits for a cell looks by itself."""
+
+ALONE = 0.25
+"""How often who waits asks for itself where no thread can be started for an attendant."""
 
 LINGER = 5.0
 """How long an attendant stays when nobody waits any more."""
@@ -91,6 +94,7 @@ class Room(Generic[Key, Ticket, Said]):
         self._early: dict[Key, Said] = {}
         self._hire = hire  # an attendant for a room; started here
         self._attendant: Hired | None = None
+        self._alone_until = -math.inf  # no attendant was to be had just now
 
     @property
     def busy(self) -> bool:
@@ -157,7 +161,8 @@ class Room(Generic[Key, Ticket, Said]):
                     if (cell.version if cell else 0) != version or now >= deadline:
                         return cell
                     self.attend()
-                    await event.wait(min(deadline, now + LOOK, max(expires, now + 0.001)))
+                    limit = self.heard_until(min(deadline, now + LOOK))
+                    await event.wait(min(limit, max(expires, now + 0.001)))
                     event.clear()
                 return None
             finally:
@@ -231,9 +236,21 @@ class Room(Generic[Key, Ticket, Said]):
             attendant = self._attendant
             if self.closed or (attendant is not None and not attendant.over):
                 return attendant
+            if self.port.now() < self._alone_until:  # each try wakes everybody
+                return attendant
             attendant = self._attendant = self._hire(self)
-            attendant.start()
+            try:
+                attendant.start()
+            except NoThread:
+                self._alone_until = self.port.now() + ALONE
             return attendant
+
+    def heard_until(self, deadline: float) -> float:
+        """How long a call may be waited for: not long if nobody hears it."""
+        attendant = self._attendant
+        if attendant is not None and not attendant.over:
+            return deadline  # when it goes, it wakes who waits
+        return min(deadline, self.port.now() + min(ALONE, self.heartbeat))
 
     def dismiss(self, attendant: Hired) -> bool:
         """Whether this one may go: then it is over, and who enters now has another one hired."""

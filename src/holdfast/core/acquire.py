@@ -314,6 +314,8 @@ class Acquisition:
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         """A hold, or who was in the way when time ran out. `timeout` < 0 waits for ever."""
         engine, want = self.engine, self.want
+        if want.on_lost is not None:
+            engine.port.prepare_call()
         if want.reentrant:
             hold = await self._reenter()
             if hold is not None:

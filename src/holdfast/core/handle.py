@@ -116,6 +116,7 @@ class Handle:
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call back once if the lease is lost; at once if it already was."""
         hold = self._hold
+        self._engine.port.prepare_call()
         hold.listen(self._share, callback)
         self._engine.check_deadline(hold)
         if hold.lost:

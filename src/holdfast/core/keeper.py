@@ -13,6 +13,7 @@ once, however many threads race for it; and writes down why before that: Ctrl-C 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import deque
@@ -22,16 +23,14 @@ from holdfast.core.agenda import TICK, Agenda
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
 from holdfast.core.hold import RELEASED, GuardRef, Hold
-from holdfast.core.port import Port, Task
+from holdfast.core.port import NoThread, Port, Task
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Lost, Released, Renewed, Unknown
 
 __all__ = ["BATCH", "TICK", "Keeper"]
 
 log = logging.getLogger("holdfast")
-
-BATCH = 1000
-"""At most so many renewals in one call of the backend."""
+BATCH = 1000  # renewals in one call of the backend, at most
 
 
 class Keeper:
@@ -45,8 +44,7 @@ class Keeper:
         self._agenda = Agenda()
         self._ready: deque[Hold] = deque()  # to be renewed as soon as possible
         self._owed: dict[str, Claim] = {}
-        self._pay_at = 0.0
-        self._unpaid = 0  # rounds in a row in which a payment failed
+        self._pay_at, self._unpaid = 0.0, 0  # when; rounds in a row in which a payment failed
         self.orphans: deque[GuardRef] = deque()  # leases and `with` statements that vanished
         self._wake = port.event()
         self._looks_at = math.inf  # when the loop will look next without being woken
@@ -58,9 +56,9 @@ class Keeper:
 
     def begin(self, claim: Claim) -> None:
         """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
-        self._claims[claim.owner] = claim
         if self._task is None:  # before there is anything to clean up: at a loop's end it is late
-            self._start()
+            self._start()  # `NoThread`: what nobody would keep is not asked for
+        self._claims[claim.owner] = claim
 
     def begun(self, claim: Claim) -> bool:
         return claim.owner in self._claims
@@ -172,7 +170,8 @@ class Keeper:
     def rouse(self) -> None:
         task = self._task
         if task is None or not task.alive:
-            self._start()
+            with contextlib.suppress(NoThread):  # whoever comes next tries again
+                self._start()
         self._wake.set()
 
     # -- what a backend learns by itself (core.backend.Signals) -----------------------------------
@@ -220,8 +219,11 @@ class Keeper:
             self._starting = True  # a finaliser inside may come here again
             self._task = self._port.task(self._run, self._farewell, "holdfast-keeper")
             self._task.start()
-        except RuntimeError:  # the interpreter is exiting and starts no more threads
-            log.warning("no keeper can be started: leases are not renewed any more")
+        except RuntimeError as error:
+            log.warning("no keeper can be started, and leases are not renewed: %s", error)
+            if isinstance(error, NoThread) and not error.exiting:
+                self._task = None
+                raise
         finally:
             self._starting = False
 
@@ -294,8 +296,7 @@ class Keeper:
         """One batch, and then the loop looks at all deadlines again."""
         port = self._port
         sent = port.now()
-        batch: list[Hold] = []
-        later: list[Hold] = []
+        batch, later = list[Hold](), list[Hold]()
         while self._ready and len(batch) < BATCH:
             hold = self._ready.popleft()
             if hold.end:
@@ -334,8 +335,7 @@ class Keeper:
     async def pay(self, stop: float) -> None:
         """Withdraw what is owed, oldest first; what fails goes to the end of the line, and after
         a few failures we come back later."""
-        port = self._port
-        failed = 0
+        port, failed = self._port, 0
         for claim in list(self._owed.values()):
             now = port.now()
             if now >= stop or now < self._pay_at:

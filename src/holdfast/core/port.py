@@ -12,9 +12,26 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-__all__ = ["Event", "Main", "Port", "Task"]
+from holdfast.errors import Unavailable
+
+__all__ = ["Event", "Main", "NoThread", "Port", "Task"]
 
 Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+class NoThread(Unavailable, RuntimeError):
+    """What has to run beside the caller cannot be started: this process has as many threads as it
+    may have, or the interpreter is `exiting`."""
+
+    def __init__(self, name: str, error: Exception, exiting: bool = False) -> None:
+        why = (
+            "the interpreter is exiting"
+            if exiting
+            else "this process, its user or its container has as many threads as it may have; let "
+            "some end, or raise the limit (ulimit -u, pids.max)"
+        )
+        super().__init__(f"no thread for {name} can be started ({error}): {why}")
+        self.exiting = exiting
 
 
 class Event(Protocol):
@@ -36,7 +53,7 @@ class Task(Protocol):
     """Something that runs in the background once it is started."""
 
     def start(self) -> None:
-        """Raises RuntimeError when the interpreter is exiting."""
+        """Raises `NoThread`, and has not begun, when that cannot be."""
 
     @property
     def alive(self) -> bool: ...
@@ -72,6 +89,9 @@ class Port(Protocol):
         """`main`, to be run beside the caller. It does not keep the interpreter from exiting:
         `farewell` is run when the interpreter exits or the event loop shuts down before it ends."""
         ...
+
+    def prepare_call(self) -> None:
+        """Before somebody relies on `call`: `NoThread` if there could be nobody who calls."""
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         """Run a user's callback soon, apart from the caller, so that it can delay nobody."""

@@ -184,6 +184,9 @@ class AsyncioPort:
     def task(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
         return AsyncioTask(self, main, farewell, name)
 
+    def prepare_call(self) -> None:
+        """The loop is there."""
+
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         def run() -> None:
             try:

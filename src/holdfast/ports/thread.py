@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.core.port import Main
+from holdfast.core.port import Main, NoThread
 from holdfast.ports import clock
 
 __all__ = ["ThreadPort", "drive"]
@@ -106,12 +106,10 @@ class ThreadTask:
         self._called_off = False
 
     def start(self) -> None:
-        if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
-            raise RuntimeError("the interpreter is exiting")
         _farewells[id(self)] = clock.incarnation(), self._farewell
         try:
-            self._thread.start()
-        except BaseException:  # the interpreter is exiting, or Ctrl-C
+            _start(self._thread)
+        except BaseException:  # there can be no thread, or Ctrl-C
             self._called_off = self._turn.acquire(blocking=False)
             if self._called_off:
                 _farewells.pop(id(self), None)
@@ -125,6 +123,16 @@ class ThreadTask:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, deadline - clock.now()))
         return not self._thread.is_alive()
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
+            raise RuntimeError("it is too late")
+        thread.start()
+    except RuntimeError as error:
+        exiting = sys.is_finalizing() or not threading.main_thread().is_alive()
+        raise NoThread(thread.name, error, exiting) from error
 
 
 _farewells: dict[int, tuple[int, Main]] = {}
@@ -178,13 +186,19 @@ class ThreadPort:
     def task(self, main: Main, farewell: Main, name: str) -> ThreadTask:
         return ThreadTask(main, farewell, name)
 
+    def prepare_call(self) -> None:
+        _callers.stand_by()
+
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         _callers.submit(callback, argument)
 
 
 class _Callers:
     """A few daemon threads for users' callbacks: one that blocks delays neither the keeper nor, as
-    long as there are few of them, the others; and thousands of losses do not start thousands."""
+    long as there are few of them, the others; and thousands of losses do not start thousands.
+
+    One stands by from the first time that somebody wants to be called: when a lease is lost the
+    process may have no more threads, and the keeper must not wait for a callback."""
 
     MOST = 8
 
@@ -192,7 +206,24 @@ class _Callers:
         self._work: queue.SimpleQueue[tuple[Callable[[Any], Any], Any]] = queue.SimpleQueue()
         self._idle = 0
         self._threads = 0
+        self._standing: ThreadTask | None = None
         self._mutex = threading.RLock()
+
+    def stand_by(self) -> None:
+        if self._stands():
+            return
+        with self._mutex:
+            if not self._stands():
+                self._standing = ThreadTask(self._stand, _nothing, "holdfast-on-lost")
+                self._standing.start()
+
+    def _stands(self) -> bool:
+        standing = self._standing
+        return standing is not None and standing.alive
+
+    async def _stand(self) -> None:
+        while True:
+            _called(*self._work.get())
 
     def submit(self, callback: Callable[[Any], Any], argument: Any) -> None:
         self._work.put((callback, argument))
@@ -204,10 +235,14 @@ class _Callers:
                 return
             self._threads += 1
         try:
-            threading.Thread(target=self._run, name="holdfast-on-lost", daemon=True).start()
-        except RuntimeError:  # the interpreter is exiting: call from here
-            self._threads -= 1
-            self._drain()
+            _start(threading.Thread(target=self._run, name="holdfast-on-lost", daemon=True))
+        except NoThread as error:
+            with self._mutex:
+                self._threads -= 1
+            # Who stands by comes to it. At an exit it may not: call from here, as when the caller
+            # is no keeper, and nobody was asked to stand by.
+            if error.exiting or not self._stands():
+                self._drain()
 
     def _run(self) -> None:
         while True:
@@ -241,6 +276,10 @@ def _called(callback: Callable[[Any], Any], argument: Any) -> None:
         callback(argument)
     except BaseException:  # sys.exit() in a callback must not end the thread
         log.exception("an on_lost callback raised")
+
+
+async def _nothing() -> None:
+    """What was called for at the exit is done by who exits."""
 
 
 _callers = _Callers()

@@ -71,6 +71,8 @@ class MultiAcquisition:
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         port = self.engine.port
+        if self.want.on_lost is not None:
+            port.prepare_call()
         deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
         for _ in range(LOST_IN_TAKING):
             self.members = [self._member(want) for want in self.wants]

@@ -31,7 +31,7 @@ from typing import Any
 from holdfast.core.acquire import Acquisition, Engine, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
-from holdfast.core.port import Task
+from holdfast.core.port import NoThread, Task
 from holdfast.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.types import Busy, Released, Unknown
 
@@ -119,7 +119,11 @@ class Lines:
                 _attended.add(place)
                 stand = functools.partial(self._stand, place)
                 place.task = port.task(stand, _nothing, "holdfast-stripe")
-                place.task.start()
+                try:
+                    place.task.start()
+                except NoThread as error:  # the other lines will do, if there is one
+                    _attended.discard(place)
+                    self._failed(place, error)
 
     def _dismiss(self) -> None:
         """Under the mutex: if nobody waits, nobody need stand in line."""
@@ -255,6 +259,8 @@ class AnyAcquisition:
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         port = self.engine.port
+        if self.on_lost is not None:
+            port.prepare_call()
         deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
         outcome: Hold | Busy = Busy()
         if not (blocking and self.lines.crowded):  # else all have lines, and some are before us

@@ -106,8 +106,9 @@ class Hub:
                 self._task = self._port.task(self._run, _farewell, "holdfast-etcd-watch")
                 try:
                     self._task.start()
-                except RuntimeError:  # the interpreter is exiting
+                except RuntimeError:
                     self._task = None
+                    raise  # who waits for what nobody watches would wait for ever
 
     def remove(self, watch: Watch) -> None:
         with self._port.mutex():

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import Place, held_until
 from holdfast.backends.redis.courier import Courier, Replicas
-from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.keys import LETTERS, Keys
 from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lua import (
     ATTEMPT,
@@ -32,7 +32,7 @@ from holdfast.backends.redis.lua import (
 from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
-from holdfast.backends.redis.steps import NO_LOCK, NOT_OURS, Options
+from holdfast.backends.redis.steps import NO_LOCK, NOT_OURS, Options, foreign
 from holdfast.backends.redis.together import Several
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.waiting import Room
@@ -113,8 +113,8 @@ class Backend(Several):
         except NoAnswer as error:
             return Unknown(str(error))
         if isinstance(reply, int):
-            if reply == NO_LOCK:
-                raise self._no_lock(claim.name)
+            if reply <= NO_LOCK:
+                raise self._no_lock(claim.name, reply)
             if reply < 0:
                 return Buried()
             fence = None if claim.mode is Mode.PERMITS else reply
@@ -130,7 +130,7 @@ class Backend(Several):
         room = self._room
         try:
             ticket = room.enter(claim, busy.token)
-            await ticket.event.wait(deadline)
+            await ticket.event.wait(room.heard_until(deadline))
             grant = room.grant(ticket)
         finally:
             room.leave(claim)
@@ -174,6 +174,8 @@ class Backend(Several):
             reply, _ = await self._courier.call(DOWNGRADE, rest, slot, deadline)
         except NoAnswer as error:
             return Unknown(str(error))
+        if reply <= NO_LOCK:
+            raise self._no_lock(grant.claim.name, reply)
         return None if reply else Lost(NOT_OURS)
 
     # -- replicas ---------------------------------------------------------------------------------
@@ -212,11 +214,9 @@ class Backend(Several):
     def _call_off(self, claim: Claim) -> None:
         self._room.call_off(claim)
 
-    def _no_lock(self, name: str) -> Misconfigured:
-        return Misconfigured(
-            f"the key {self._line.keys.lock(name)!r} holds something that is no lock of this "
-            "version of holdfast. Use another prefix or name, or delete the key if nobody needs it"
-        )
+    def _no_lock(self, name: str, reply: int) -> Misconfigured:
+        key, beside = self._line.keys.lock(name), NO_LOCK - reply
+        return foreign(f"{key}:{LETTERS[beside - 1]}" if beside else key)
 
     def _shown(self, name: str, reply: Any) -> LockInfo:
         return overview.line(name, reply)

@@ -14,7 +14,7 @@ import re
 from holdfast.backends.redis.wire import pack_word
 from holdfast.errors import Misconfigured
 
-__all__ = ["Keys", "LiteralKeys", "glob", "slot_of"]
+__all__ = ["LETTERS", "Keys", "LiteralKeys", "glob", "slot_of"]
 
 LETTERS = ("q", "d", "c", "h", "t")  # queue, entries, clients, holders, graves: see lines.lua
 SLOTS = 16384

@@ -22,7 +22,7 @@ from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.lobby import Lobby, Sight
 from holdfast.backends.redis.lua import Script, Scripts
 from holdfast.backends.redis.requests import Requests, microseconds
-from holdfast.backends.redis.steps import NO_LOCK, Options, Steps
+from holdfast.backends.redis.steps import NO_LOCK, Options, Steps, foreign
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NoAnswer, pack_word
 from holdfast.core.backend import Signals
@@ -69,6 +69,7 @@ class LiteralRequests(Requests):
         self, keys: LiteralKeys, memory: float, channel: Callable[[str], str], sharded: bool
     ) -> None:
         super().__init__(keys, memory)
+        self.beside = keys.beside
         self._channel = channel
         self._sharded = pack_word("1" if sharded else "0")
 
@@ -162,8 +163,8 @@ class LiteralBackend(Steps):
             lobby.failed(claim)
             raise
         if isinstance(reply, int):
-            if reply == NO_LOCK:
-                raise self._no_lock(claim.name)
+            if reply <= NO_LOCK:
+                raise self._no_lock(claim.name, reply)
             if reply < 0:
                 return Buried()
             grant = Grant(claim, valid_until(sent, claim.ttl), reply)
@@ -187,7 +188,9 @@ class LiteralBackend(Steps):
     def _call_off(self, claim: Claim) -> None:
         self._lobby.leave(claim)
 
-    def _no_lock(self, name: str) -> Misconfigured:
+    def _no_lock(self, name: str, reply: int) -> Misconfigured:
+        if reply < NO_LOCK:
+            return foreign(self._literal.beside(name, "st"[NO_LOCK - reply - 1]))
         return Misconfigured(
             f"the key {name!r} holds something that is no lock of dialect={self._dialect.name}: "
             "another kind of lock, or data. Use another name, or the dialect it was made with"

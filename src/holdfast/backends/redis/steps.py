@@ -21,7 +21,7 @@ from holdfast.core.lease import valid_until
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.types import AlreadyLost, Claim, Grant, LockInfo, Lost, Released, Renewed, Unknown
 
-__all__ = ["Options", "Steps"]
+__all__ = ["Options", "Steps", "foreign"]
 
 RELEASED = Released()
 PATIENCE = 1.0
@@ -29,7 +29,8 @@ PATIENCE = 1.0
 is, if that is more: if it was lost, or the server was, asking again brings it in the time left."""
 
 NO_LOCK = -2
-"""What a script says of a key that holds something else: it is not ours to replace."""
+"""What a script says of a key that holds something else: it is not ours to replace. Of the n-th key
+beside it: n less."""
 
 NOT_OURS = "Redis has it no longer: it expired, was evicted, or the server lost its memory"
 
@@ -63,7 +64,7 @@ class Steps(Cells, ABC):
         """Whoever still waits for this claim need not."""
 
     @abstractmethod
-    def _no_lock(self, name: str) -> Misconfigured:
+    def _no_lock(self, name: str, reply: int) -> Misconfigured:
         """What it means that something else is where this lock is kept."""
 
     @abstractmethod
@@ -170,10 +171,18 @@ class Steps(Cells, ABC):
             reply, _ = await self._courier.call(self._scripts.evict, rest, slot, deadline)
         except NoAnswer as error:
             raise Unavailable(f"Redis did not answer: {error}") from None
-        if reply == NO_LOCK:
-            raise self._no_lock(name)
+        if reply <= NO_LOCK:
+            raise self._no_lock(name, reply)
         count: int = reply
         return count
+
+
+def foreign(key: str) -> Misconfigured:
+    """What it means that something else is where we keep what belongs to a lock."""
+    return Misconfigured(
+        f"the key {key!r} holds something that is no lock of this version of holdfast. Use another "
+        "prefix or name, or delete the key if nobody needs it"
+    )
 
 
 def _renewed(claim: Claim, sent: float, reply: Any) -> Renewed | Lost | Unknown:

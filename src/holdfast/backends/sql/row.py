@@ -198,14 +198,15 @@ class RowBackend(Leaving):
         try:
             while not (room.closed or ticket.off):
                 try:
+                    limit = room.heard_until(deadline)
                     if self._bells is None:
-                        await ticket.event.wait(deadline)
+                        await ticket.event.wait(limit)
                     else:
-                        await self._hearken(self._bells, ticket, deadline)
+                        await self._hearken(self._bells, ticket, limit)
                     now = port.now()
                     if now >= deadline or room.closed:
                         break
-                    if not ticket.event.is_set() and not ticket.called:
+                    if limit == deadline and not ticket.event.is_set() and not ticket.called:
                         continue
                     ticket.event.clear()
                     found = await self._find_out(claim, ticket, min(deadline, now + ONE_LOOK))

@@ -14,6 +14,7 @@ Partner: `site.py`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -205,7 +206,11 @@ class Post:
         if self._reader is None:
             with self._mutex:
                 if self._reader is None and not self._closed:
-                    threading.Thread(target=self._run, name="holdfast-post", daemon=True).start()
+                    reader = threading.Thread(target=self._run, name="holdfast-post", daemon=True)
+                    # No thread is to be had: who waits looks once a heartbeat, and asks for one
+                    # again.
+                    with contextlib.suppress(RuntimeError):
+                        reader.start()
 
     def _run(self) -> None:
         with self._mutex:

@@ -123,9 +123,14 @@ class Presence:
                 # byte 1, because a thread that was told has not run yet, waiting for it is no wait.
                 time.sleep(0.001)
             free = threading.Event()
-            threading.Thread(
+            waiter = threading.Thread(
                 target=self._wait_for_gate, args=(free,), name="holdfast-gate", daemon=True
-            ).start()
+            )
+            try:
+                waiter.start()
+            except RuntimeError:  # no thread is to be had: look again soon
+                time.sleep(min(max(0.0, timeout), 0.001))
+                return not self._inside()
             self._free = free
         return free.wait(max(0.0, timeout))
 

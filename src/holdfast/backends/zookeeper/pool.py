@@ -23,7 +23,7 @@ from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.core.backend import Signals
 from holdfast.core.backoff import pause
-from holdfast.core.port import Port, Task
+from holdfast.core.port import NoThread, Port, Task
 from holdfast.errors import Misconfigured, Unavailable
 
 __all__ = ["Pool"]
@@ -128,6 +128,9 @@ class Pool:
         try:
             session.wire.start()
             self._current[key] = session
+        except RuntimeError as error:
+            session.wire.quit()
+            raise NoThread("holdfast-zookeeper", error) from error
         except BaseException:
             session.wire.quit()
             raise

@@ -5,8 +5,8 @@
 --        taken at once (ms)  6 channel
 --        7 permits:limit:fair:queue:window:hearing:memory (fair, queue: 1, 0; hearing: 0, 1, 3;
 --        window and memory in us; memory: how long the last token is remembered)
--- Result an integer > 0: granted, and this is the token (permits: 1); -1: refused by a tombstone; -2:
---        the key is no lock
+-- Result an integer > 0: granted, and this is the token (permits: 1); -1: refused by a tombstone; -2,
+--        -3...: the key is no lock, or the one of this number beside it is of another kind
 --        {1, token, remaining}: this owner held it already, for so long
 --        {0, now, look at or 0, number in line or 0, ahead or -1, holder's info}: busy
 -- Laws   2 and 3 (asking twice is asking once; a tombstone refuses), 6 (one round trip), 7
@@ -31,43 +31,51 @@ local permits, limit, fair, queueing, window, hearing, memory =
   string.match(ARGV[7], '^(%d+):(%d+):(%d):(%d):(%d+):(%d):(%d+)$')
 window, memory = tonumber(window), tonumber(memory)
 if not load(value) then return -2 end
-if buried(owner, now) then return -1 end
-local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
-if place > 0 then is_here(ARGV[6], hearing, window, now) end
-local blocked = advance(now, owner)
-local fence, expiry = held(owner, ttl, now)
-if fence then
+
+local function step()
+  if buried(owner, now) then return -1 end
+  local place = number > 0 and tonumber(redis.call('ZSCORE', queue, owner) or '0') or 0
+  if place > 0 then is_here(ARGV[6], hearing, window, now) end
+  local blocked = advance(now, owner)
+  local fence, expiry = held(owner, ttl, now)
+  if fence then
+    save(now, memory)
+    return { 1, fence, expiry - now }
+  end
+
+  if place > 0 and number == 0 then place = 0 end
+  if place == 0 then
+    local entry = {
+      state = 'h', mode = ARGV[2], permits = tonumber(permits), limit = tonumber(limit), ttl = ttl,
+      window = window, since = now, fence = 0, channel = ARGV[6], info = ARGV[4],
+    }
+    if admits(entry) and (not blocked or fair == '0') then
+      entry.fence = token(entry, now)
+      hold(owner, entry, ttl, now)
+      save(now, memory)
+      return math.max(entry.fence, 1)
+    end
+    if queueing == '1' then
+      entry.state = 'w'
+      -- Numbers only grow, also when the line was empty in between: clients sort by them.
+      place = math.max(number + 1, now)
+      number = place
+      redis.call('ZADD', queue, text(place), owner)
+      write_entry(owner, entry)
+      is_here(ARGV[6], hearing, window, now)
+    end
+  end
+  local ahead = place > 0 and redis.call('ZRANK', queue, owner) or -1
   save(now, memory)
-  return { 1, fence, expiry - now }
+  local info = info_x
+  if mode == 's' or mode == 'p' then
+    local entry = read_entry(redis.call('ZRANGE', holders, 0, 0)[1] or '')
+    info = entry and entry.info or ''
+  end
+  return { 0, now, ahead == 0 and next_expiry() or 0, place, ahead, info }
 end
 
-if place > 0 and number == 0 then place = 0 end
-if place == 0 then
-  local entry = {
-    state = 'h', mode = ARGV[2], permits = tonumber(permits), limit = tonumber(limit), ttl = ttl,
-    window = window, since = now, fence = 0, channel = ARGV[6], info = ARGV[4],
-  }
-  if admits(entry) and (not blocked or fair == '0') then
-    entry.fence = token(entry, now)
-    hold(owner, entry, ttl, now)
-    save(now, memory)
-    return math.max(entry.fence, 1)
-  end
-  if queueing == '1' then
-    entry.state = 'w'
-    -- Numbers only grow, also when the line was empty in between: clients sort by them.
-    place = math.max(number + 1, now)
-    number = place
-    redis.call('ZADD', queue, text(place), owner)
-    write_entry(owner, entry)
-    is_here(ARGV[6], hearing, window, now)
-  end
-end
-local ahead = place > 0 and redis.call('ZRANK', queue, owner) or -1
-save(now, memory)
-local info = info_x
-if mode == 's' or mode == 'p' then
-  local entry = read_entry(redis.call('ZRANGE', holders, 0, 0)[1] or '')
-  info = entry and entry.info or ''
-end
-return { 0, now, ahead == 0 and next_expiry() or 0, place, ahead, info }
+local answer, foreign = ours(step)
+if answer then return answer end
+forget(owner)
+return foreign

@@ -2,7 +2,7 @@
 --
 -- KEYS   as in lines.lua
 -- ARGV   1 memory (us)
--- Result how many held it; -2: the key is no lock, and stays
+-- Result how many held it; -2, -3...: as in attempt.lua: what is there stays
 -- Laws   6 (hand-over in the same step)
 
 local clock = redis.call('TIME')
@@ -13,17 +13,17 @@ local now = clock[1] * 1000000 + clock[2]
 local value = redis.pcall('GET', lock)
 if not value then return 0 end
 if not load(value) then return -2 end
-drop_expired(now)
-local count = 0
-if mode == 'x' then
-  count = 1
-elseif mode then
+local count, foreign = ours(function()
+  drop_expired(now)
+  if mode == 'x' then return 1 end
+  if not mode then return 0 end
   local owners = redis.call('ZRANGE', holders, 0, -1)
-  count = #owners
   for _, owner in ipairs(owners) do redis.call('HDEL', entries, owner) end
   redis.call('DEL', holders)
-end
+  return #owners
+end)
+if not count then return foreign end
 nobody_holds()
-advance(now)
+ours(advance, now)
 save(now, tonumber(ARGV[1]))
 return count

@@ -24,22 +24,30 @@ local now = clock[1] * 1000000 + clock[2]
 
 local owner, span, memory = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local sound = load(value)
-if span > 0 then bury(owner, span, now) end
+-- Each for itself: of what is not ours it has nothing, and the rest is left all the same.
+if span > 0 then ours(bury, owner, span, now) end
 local held = false
 if mode == 'x' and owner_x == owner then
   held = true
   nobody_holds()
-elseif (mode == 's' or mode == 'p') and redis.call('ZSCORE', holders, owner) then
-  held = true
-  stops_sharing(owner)
+elseif mode == 's' or mode == 'p' then
+  ours(function()
+    if not redis.call('ZSCORE', holders, owner) then return end
+    held = true
+    stops_sharing(owner)
+  end)
 end
-if not held and redis.call('ZREM', queue, owner) == 1 then
-  redis.call('HDEL', entries, owner)
-  if redis.call('ZCARD', queue) == 0 then  -- the keys are gone: who comes next keeps new ones
-    number, kept = 0, 0
-    redis.call('DEL', clients)
-  end
+if not held then
+  ours(function()
+    if redis.call('ZREM', queue, owner) == 0 then return end
+    if redis.call('ZCARD', queue) == 0 then  -- the keys are gone: who comes next keeps new ones
+      number, kept = 0, 0
+      redis.call('HLEN', clients)  -- not if it is somebody else's
+      redis.call('DEL', clients)
+    end
+    redis.call('HDEL', entries, owner)
+  end)
 end
-advance(now)
+ours(advance, now)
 if sound and (value or grave > 0) then save(now, memory) end
 return held and 1 or 0

@@ -24,6 +24,7 @@
 
 --#include foreign.lua
 
+kinds = { 'string', 'zset', 'hash', 'hash', 'zset', 'zset' }
 local lock, queue, entries, clients, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local graves = KEYS[6]
 
@@ -115,10 +116,19 @@ local function buried(owner, now)
 end
 
 local function bury(owner, span, now)
+  -- First, and saved whatever the graves are: who cannot be looked up there is refused (law 3).
+  grave = math.max(grave, now + span)
   redis.call('ZREMRANGEBYSCORE', graves, '-inf', text(now))
   redis.call('ZADD', graves, text(now + span), owner)
   keep(graves, span)
-  grave = math.max(grave, now + span)
+  return true
+end
+
+-- Nothing of this owner stays beside the lock, as far as those keys are ours: a step of its failed.
+local function forget(owner)
+  redis.pcall('ZREM', queue, owner)
+  redis.pcall('HDEL', entries, owner)
+  redis.pcall('ZREM', holders, owner)
 end
 
 -- THE compatibility rule (`admits` in backends/local.py is the same in Python).
@@ -213,7 +223,10 @@ local function advance(now, asks)
   while not blocked do
     local owner, behind = unpack(redis.call('ZRANGE', queue, at, at + 1))
     if not owner then
-      if at == 0 then number = 0 end
+      if at == 0 then
+        redis.call('HLEN', clients)  -- it is deleted below: not if it is somebody else's
+        number = 0
+      end
       break
     end
     local entry = read_entry(owner)
@@ -227,6 +240,8 @@ local function advance(now, asks)
     elseif not admits(entry) then
       blocked = true
     else
+      -- Whoever is called must hold: no key that `hold` writes to may turn out to be another's.
+      if entry.mode ~= 'x' and not mode then redis.call('ZCARD', holders) end
       local span = math.min(entry.ttl, entry.window)
       entry.fence, entry.state = token(entry, now), 'u'
       -- Also if nobody hears it here: a replica may pass it on, and no token is called out twice.

@@ -11,6 +11,9 @@
 -- Laws kept here: 3 (late attempts take nothing), 7 (tokens: max(last + 1, the clock); as text only
 -- by %.0f). Others have no tokens and leave none, but time goes on while they hold.
 
+--#include foreign.lua
+
+kinds = { 'any', 'hash', 'zset' }
 local lock, marks, graves = KEYS[1], KEYS[2], KEYS[3]
 
 local function text(number) return string.format('%.0f', number) end
@@ -31,18 +34,19 @@ local function buried(owner, now)
     return false
   end
   local ends = redis.call('ZSCORE', graves, owner)
-  return ends and tonumber(ends) > now
+  return ends ~= false and tonumber(ends) > now
 end
 
 local function bury(owner, span, now)
-  redis.call('ZREMRANGEBYSCORE', graves, '-inf', text(now))
-  redis.call('ZADD', graves, text(now + span), owner)
-  keep(graves, span)
+  -- First, whatever the graves are: who cannot be looked up there is refused (law 3).
   if grave < now + span then
     grave = now + span
     redis.call('HSET', marks, 'g', text(grave))
   end
   keep(marks, span)
+  redis.call('ZREMRANGEBYSCORE', graves, '-inf', text(now))
+  redis.call('ZADD', graves, text(now + span), owner)
+  keep(graves, span)
 end
 
 local clock = redis.call('TIME')
@@ -62,6 +66,6 @@ end
 
 local function set_free(channel, sharded)
   redis.call('DEL', lock)
-  redis.call('HDEL', marks, 'o', 'a', 'i')
+  ours(redis.call, 'HDEL', marks, 'o', 'a', 'i')
   announce(channel, sharded)
 end

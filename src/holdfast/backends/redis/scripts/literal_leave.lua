@@ -12,7 +12,9 @@ local owner, span = ARGV[1], tonumber(ARGV[2])
 local was = is_held_by(lock, owner)
 if was then set_free(ARGV[3], ARGV[4]) end
 if span > 0 then  -- last: a Redis without memory refuses it, and should not refuse the release
-  grave = tonumber(redis.call('HGET', marks, 'g') or '0')
-  bury(owner, span, now)
+  ours(function()
+    grave = tonumber(redis.call('HGET', marks, 'g') or '0')
+    bury(owner, span, now)
+  end)
 end
 return was and 1 or 0

@@ -7,6 +7,10 @@
 --#include literal.lua
 
 local holder = holder_of(lock) or ''
-local owner = redis.call('HGET', marks, 'o')
-local ours = owner and is_held_by(lock, owner)
-return { now, holder, remaining(), ours and 1 or 0, redis.call('HGETALL', marks) }
+local found = ours(redis.call, 'HGETALL', marks) or {}  -- what is not ours hides nothing
+local owner
+for at = 1, #found, 2 do
+  if found[at] == 'o' then owner = found[at + 1] end
+end
+local is_ours = owner and is_held_by(lock, owner)
+return { now, holder, remaining(), is_ours and 1 or 0, found }

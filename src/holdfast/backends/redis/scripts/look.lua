@@ -14,16 +14,21 @@ local now = clock[1] * 1000000 + clock[2]
 
 local owner, window, memory = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[6])
 if not load(redis.pcall('GET', lock)) then return -1 end
-if redis.call('ZSCORE', queue, owner) then
-  if number == 0 then  -- somebody deleted the lock and left the queue
-    number = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+
+local function step()
+  if redis.call('ZSCORE', queue, owner) then
+    if number == 0 then  -- somebody deleted the lock and left the queue
+      number = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+    end
+    is_here(ARGV[4], ARGV[5], window, now)
   end
-  is_here(ARGV[4], ARGV[5], window, now)
+  advance(now, owner)
+  local fence, expiry = held(owner, tonumber(ARGV[2]), now)
+  save(now, memory)
+  if fence then return { 1, fence, expiry - now } end
+  local rank = redis.call('ZRANK', queue, owner)
+  if not rank then return -1 end
+  return { 0, now, rank == 0 and next_expiry() or 0 }
 end
-advance(now, owner)
-local fence, expiry = held(owner, tonumber(ARGV[2]), now)
-save(now, memory)
-if fence then return { 1, fence, expiry - now } end
-local rank = redis.call('ZRANK', queue, owner)
-if not rank then return -1 end
-return { 0, now, rank == 0 and next_expiry() or 0 }
+
+return ours(step) or -1  -- its next attempt is told what is wrong

@@ -16,12 +16,13 @@ if not value or not load(value) then return 0 end
 if mode == 'x' then
   if owner_x ~= owner or expiry_x ~= stamp then return 0 end
   nobody_holds()
-elseif mode then
-  if tonumber(redis.call('ZSCORE', holders, owner) or '-1') ~= stamp then return 0 end
+elseif not mode or not ours(function()
+  if tonumber(redis.call('ZSCORE', holders, owner) or '-1') ~= stamp then return false end
   stops_sharing(owner)
-else
+  return true
+end) then
   return 0
 end
-advance(now)
+ours(advance, now)
 save(now, tonumber(ARGV[3]))
 return stamp > now and 1 or 2

@@ -20,16 +20,21 @@ if mode == 'x' then
     alive, claimed, expiry_x = 1, true, math.max(expiry_x, now + ttl)
   end
 elseif mode then
-  local expiry = tonumber(redis.call('ZSCORE', holders, owner) or '0')
-  if expiry > now then
-    alive = 1
+  alive = ours(function()
+    local expiry = tonumber(redis.call('ZSCORE', holders, owner) or '0')
+    if expiry <= now then return 0 end
     held(owner, ttl, now)
     shared_until = math.max(expiry, now + ttl)
     redis.call('ZADD', holders, text(shared_until), owner)
     keep(holders, ttl)
     keep(entries, ttl)
+    return 1
+  end)
+  if not alive then  -- what is told to be lost must be gone
+    forget(owner)
+    alive = 0
   end
 end
-advance(now)
+ours(advance, now)  -- who holds need not suffer for what was done to the line
 if value then save(now, memory) end
 return alive
