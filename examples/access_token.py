@@ -72,7 +72,7 @@ class Tally:
 
     @property
     def took(self) -> float:
-        return time.monotonic() - self.begun.value
+        return time.monotonic() - float(self.begun.value)
 
     def enough(self, way: str) -> bool:
         """Chance decides when it fails without a lock: it may take some periods."""

@@ -56,7 +56,7 @@ from holdfast.types import Capabilities, ClaimInfo, LockInfo, Mode, TxnGuard
 if TYPE_CHECKING:
     from holdfast import aio as aio
 
-__version__ = "0.1.0.dev1"
+__version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeout",
