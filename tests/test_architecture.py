@@ -271,3 +271,12 @@ def test_each_file_is_small_and_says_what_it_is_for(module: str) -> None:
 def test_exceptions_to_the_size_limit_are_needed() -> None:
     for module in LONGER:
         assert MODULES[module].read_text().count("\n") > MAX_LINES
+
+
+def test_a_long_file_beside_the_library_says_why_at_its_top() -> None:
+    root = SRC.parent
+    for folder in ("tests", "bench", "scripts", "examples"):
+        for path in sorted((root / folder).rglob("*.py")):
+            source = path.read_text()
+            why = f"Over {MAX_LINES} lines: " in (ast.get_docstring(ast.parse(source)) or "")
+            assert why == (source.count("\n") > MAX_LINES), path.relative_to(root)

@@ -1,5 +1,8 @@
 """The documentation is complete and true: every public name, method, option, error and flag is in
-docs/reference with its default, every Python block runs, every link leads somewhere."""
+docs/reference with its default, every Python block runs, every link leads somewhere.
+
+Over 400 lines: one reading of the documentation serves all these rules.
+"""
 
 from __future__ import annotations
 

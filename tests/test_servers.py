@@ -1,6 +1,8 @@
 """The test servers keep the promises that the fault tests build on (tests/servers).
 
 Shared servers come from the session's fixtures; whatever breaks one has a server of its own.
+
+Over 400 lines: a list of cases, each read by itself, that share their servers.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 And the arithmetic behind the figures, where a mistake would make them pretty and wrong. Peers that
 need a package do not take part: their environments come from a package index.
+
+Over 400 lines: a list of cases, each read by itself, that share one quick run.
 """
 
 from __future__ import annotations

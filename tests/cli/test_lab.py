@@ -1,4 +1,7 @@
-"""`holdfast lab`: each naive form breaks, holdfast's holds, and what did not happen is not said."""
+"""`holdfast lab`: each naive form breaks, holdfast's holds, and what did not happen is not said.
+
+Over 400 lines: a list of cases, each read by itself, that share the ways to play a level.
+"""
 
 from __future__ import annotations
 

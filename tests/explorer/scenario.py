@@ -2,6 +2,8 @@
 
 Contract: `run(choices, plan)` is deterministic in its choices. Everything the core does under
 threads or asyncio it does here, through the same calls as the skins make.
+
+Over 400 lines: all that one schedule can hold, which is of use only together.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import json
 import os
 import ssl
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,10 @@ class GuardedEtcd(EtcdServer):
                 return self._request(method, path, body, timeout)
             raise AssertionError(f"etcd answered {answer.status} to {path}: {text}")
         return json.loads(text)
+
+
+def in_threads(number: int, work: Callable[[int], None]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(number)]
+    for thread in threads:
+        thread.start()
+    return threads

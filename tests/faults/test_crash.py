@@ -1,5 +1,8 @@
 """The crash detector on MariaDB, PostgreSQL and Redlock: deaths, pauses, cut links, partitions, and
-deaths of its own. On Redis: `test_redis_crash.py`. How fast it is: `tests/stress/crash.py`."""
+deaths of its own. On Redis: `test_redis_crash.py`. How fast it is: `tests/stress/crash.py`.
+
+Over 400 lines: a list of cases, each read by itself, that share their stores.
+"""
 
 from __future__ import annotations
 

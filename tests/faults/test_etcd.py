@@ -1,4 +1,7 @@
-"""etcd breaks: leaders, endpoints, disks, leases and revisions (faults.md), on real members."""
+"""etcd breaks: leaders, endpoints, disks, leases and revisions (faults.md), on real members.
+
+Over 400 lines: a list of cases, each read by itself, that share their members.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bugs that a hostile review and the bench found in the redis backend, on a real server."""
+"""Bugs that a hostile review and the bench found in the redis backend, on a real server.
+
+Over 400 lines: a list of cases, each read by itself, that share one server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What was found in the SQL backends by reading them again: a test each. On real servers."""
+"""What was found in the SQL backends by reading them again: a test each. On real servers.
+
+Over 400 lines: a list of cases, each read by itself, that share two servers.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What every store must survive is in the conformance suite; here is what only databases do. Each test
 runs on MariaDB and on PostgreSQL, as the user of docs/backends/*-grants.sql.
+
+Over 400 lines: a list of cases, each read by itself, that share two servers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Bugs that two reviews and the stress run found in our own sqlite backend, each as it was shown.
 
 What they have in common is in docs/concepts/found-bugs.md.
+
+Over 400 lines: a list of cases, each read by itself, that share one file.
 """
 
 from __future__ import annotations

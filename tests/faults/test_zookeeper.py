@@ -1,4 +1,7 @@
-"""zk://: servers that stop, die, expire sessions, refuse; leases are lost in time, or kept."""
+"""zk://: servers that stop, die, expire sessions, refuse; leases are lost in time, or kept.
+
+Over 400 lines: a list of cases, each read by itself, that share one server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""zk://: a session's beginning and end, whatever happens in between: nothing of it stays behind."""
+"""zk://: a session's beginning and end, whatever happens in between: nothing of it stays behind.
+
+Over 400 lines: a list of cases, each read by itself, that share one server.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """A waiting room and its attendant, without a store: nobody who comes at a bad moment is
-overlooked, and nobody is left behind when the attendant fails or goes."""
+overlooked, and nobody is left behind when the attendant fails or goes.
+
+Over 400 lines: a list of cases, each read by itself, that share a room with nobody in it.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The real `core/vouching.py` and `sentinel/detector.py` on a model of a store: re
 that are slow, lost or late, links that are killed, hosts and detectors that are paused, die, or are
 cut off. Whatever happens, nothing is freed that its client believes to hold, or has not been told
 of unless it stood still. That each rule is needed is shown by the mutants 170 and following.
+
+Over 400 lines: the model and what it must never show are of use only together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The etcd backend without a server: what is sent, and above all what is not."""
+"""The etcd backend without a server: what is sent, and above all what is not.
+
+Over 400 lines: a list of cases, each read by itself, that share an etcd that is played.
+"""
 
 from __future__ import annotations
 
