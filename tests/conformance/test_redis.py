@@ -41,7 +41,7 @@ DIALECTS = re.compile("literal|plain|redisson")
 
 
 def commands(script: str) -> set[str]:
-    return {name.lower() for name in re.findall(r"redis\.p?call\(\s*'(\w+)'", script)}
+    return {name.lower() for name in re.findall(r"redis\.p?call(?:\(|,)\s*'(\w+)'", script)}
 
 
 @pytest.mark.req("R30", "R37")

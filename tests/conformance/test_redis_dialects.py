@@ -210,7 +210,11 @@ class Unseen(Closing):
 @pytest.mark.req("R30", "R37")
 def test_the_acl_allows_what_is_used_and_nothing_else() -> None:
     folder = resources.files("holdfast.backends.redis").joinpath("scripts")
-    ours = [path for path in folder.iterdir() if re.match("literal|plain|redisson|cell", path.name)]
+    ours = [
+        path
+        for path in folder.iterdir()
+        if re.match("literal|plain|redisson|cell|foreign", path.name)
+    ]
     used = commands("".join(path.read_text() for path in ours))
     assert {word[1:] for word in DIALECTS_ACL if word.startswith("+")} == used | OUTSIDE
 

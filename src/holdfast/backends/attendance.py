@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from holdfast.core.backoff import pause
-from holdfast.core.port import Event, NoThread, Port
+from holdfast.core.port import Event, Port, why_not
 from holdfast.errors import Unavailable
 from holdfast.types import Cell
 
@@ -239,9 +239,7 @@ class Room(Generic[Key, Ticket, Said]):
             if self.port.now() < self._alone_until:  # each try wakes everybody
                 return attendant
             attendant = self._attendant = self._hire(self)
-            try:
-                attendant.start()
-            except NoThread:
+            if why_not(attendant.start) is not None:
                 self._alone_until = self.port.now() + ALONE
             return attendant
 

@@ -10,11 +10,12 @@ import heapq
 import json
 import math
 import os
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-__all__ = ["Tombstones", "info_of", "info_text", "not_for_children", "public_id", "shown"]
+__all__ = ["Tombstones", "begun", "info_of", "info_text", "not_for_children", "public_id", "shown"]
 
 
 class Connection(Protocol):
@@ -41,6 +42,15 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def begun(thread: threading.Thread) -> bool:
+    """Start it, if this process may have one more. (In a function, as `core.port.why_not`.)"""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def info_text(info: Mapping[str, str]) -> str:

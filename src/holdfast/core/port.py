@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import Unavailable
 
-__all__ = ["Event", "Main", "NoThread", "Port", "Task"]
+__all__ = ["Event", "Main", "NoThread", "Port", "Task", "why_not"]
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -32,6 +32,16 @@ class NoThread(Unavailable, RuntimeError):
         )
         super().__init__(f"no thread for {name} can be started ({error}): {why}")
         self.exiting = exiting
+
+
+def why_not(start: Callable[[], None]) -> NoThread | None:
+    """Start something; None: it runs. (For who holds a mutex: Python 3.12 leaves that locked when
+    Ctrl-C strikes in a `try` inside of its `with`.)"""
+    try:
+        start()
+    except NoThread as error:
+        return error
+    return None
 
 
 class Event(Protocol):

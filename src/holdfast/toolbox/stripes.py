@@ -31,7 +31,7 @@ from typing import Any
 from holdfast.core.acquire import Acquisition, Engine, GivenUp
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
-from holdfast.core.port import NoThread, Task
+from holdfast.core.port import Task, why_not
 from holdfast.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.types import Busy, Released, Unknown
 
@@ -119,11 +119,10 @@ class Lines:
                 _attended.add(place)
                 stand = functools.partial(self._stand, place)
                 place.task = port.task(stand, _nothing, "holdfast-stripe")
-                try:
-                    place.task.start()
-                except NoThread as error:  # the other lines will do, if there is one
+                trouble = why_not(place.task.start)
+                if trouble is not None:  # the other lines will do, if there is one
                     _attended.discard(place)
-                    self._failed(place, error)
+                    self._failed(place, trouble)
 
     def _dismiss(self) -> None:
         """Under the mutex: if nobody waits, nobody need stand in line."""

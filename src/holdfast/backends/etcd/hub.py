@@ -19,7 +19,7 @@ from holdfast.backends.etcd.answers import Garbled, KeyValue, WatchAnswer
 from holdfast.backends.etcd.channel import Channel, Stream
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.core.backoff import pause
-from holdfast.core.port import Port, Task
+from holdfast.core.port import Port, Task, why_not
 
 __all__ = ["Hub", "Watch"]
 
@@ -104,11 +104,10 @@ class Hub:
                 self._stream.send(watch.request())
             if self._task is None or not self._task.alive:
                 self._task = self._port.task(self._run, _farewell, "holdfast-etcd-watch")
-                try:
-                    self._task.start()
-                except RuntimeError:
+                trouble = why_not(self._task.start)
+                if trouble is not None:  # who waits for what nobody watches would wait for ever
                     self._task = None
-                    raise  # who waits for what nobody watches would wait for ever
+                    raise trouble
 
     def remove(self, watch: Watch) -> None:
         with self._port.mutex():

@@ -14,7 +14,6 @@ Partner: `site.py`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -24,6 +23,7 @@ import select
 import threading
 from collections.abc import Callable
 
+from holdfast.backends.common import begun
 from holdfast.backends.local import Call, Held
 from holdfast.backends.sqlite import schema
 from holdfast.ports import clock
@@ -207,10 +207,7 @@ class Post:
             with self._mutex:
                 if self._reader is None and not self._closed:
                     reader = threading.Thread(target=self._run, name="holdfast-post", daemon=True)
-                    # No thread is to be had: who waits looks once a heartbeat, and asks for one
-                    # again.
-                    with contextlib.suppress(RuntimeError):
-                        reader.start()
+                    begun(reader)  # else who waits looks once a heartbeat, and asks for one again
 
     def _run(self) -> None:
         with self._mutex:

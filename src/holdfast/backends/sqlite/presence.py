@@ -27,6 +27,8 @@ import struct
 import threading
 import time
 
+from holdfast.backends.common import begun
+
 __all__ = ["SPINS", "Presence"]
 
 GATE = 0
@@ -126,9 +128,7 @@ class Presence:
             waiter = threading.Thread(
                 target=self._wait_for_gate, args=(free,), name="holdfast-gate", daemon=True
             )
-            try:
-                waiter.start()
-            except RuntimeError:  # no thread is to be had: look again soon
+            if not begun(waiter):  # look again soon
                 time.sleep(min(max(0.0, timeout), 0.001))
                 return not self._inside()
             self._free = free
