@@ -27,7 +27,7 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ("-m", "not servers and not slow")
-BESIDE = ("-n", "7", "--dist", "loadscope")
+BESIDE = ("-n", "10", "--dist", "loadscope")
 """Several at a time, for they mostly wait; a class or module with its servers is one worker's."""
 PORTABLE = ("tests/unit", "tests/conformance", "tests/faults")
 """What runs on the other interpreters: the library itself, not its packaging and its servers."""
@@ -79,7 +79,7 @@ def run_other(
             paths = [path for path in PORTABLE if any((ROOT / path).rglob("test_*.py"))]
             own = directory / "bin" / "python"
             runs[version] = run(
-                version, own, ["-n", "2", *BESIDE[2:], *QUICK, *paths, *arguments], log, SPARINGLY
+                version, own, ["-n", "3", *BESIDE[2:], *QUICK, *paths, *arguments], log, SPARINGLY
             )
 
 
