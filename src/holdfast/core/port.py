@@ -35,8 +35,8 @@ class NoThread(Unavailable, RuntimeError):
 
 
 def why_not(start: Callable[[], None]) -> NoThread | None:
-    """Start something; None: it runs. (For who holds a mutex: Python 3.12 leaves that locked when an
-    interrupt strikes, as our tests have it do, at the line of a `try` inside of its `with`.)"""
+    """Start something; None: it runs. (For who holds a mutex: Python 3.12 leaves that locked when
+    an interrupt strikes, as our tests have it do, at the line of a `try` inside of its `with`.)"""
     try:
         start()
     except NoThread as error:
