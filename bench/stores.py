@@ -51,7 +51,6 @@ REDIS = Store(
     without=("crash", "away", "imports"),
     served=True,
     waiters=(2, 10, 50, 200),
-    pairs=7,
 )
 REDLOCK = Store(
     "redlock",
