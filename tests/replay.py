@@ -21,7 +21,9 @@ def command(item: pytest.Item) -> str:
     python, root = Path(sys.executable), item.config.rootpath
     words = [f"{name}={os.environ[name]}" for name in DRAW if os.environ.get(name)]
     words += [str(python.relative_to(root) if python.is_relative_to(root) else python)]
-    words += ["-m", "pytest", f"--randomly-seed={item.config.getoption('randomly_seed')}"]
+    words += ["-m", "pytest"]
+    if (seed := item.config.getoption("randomly_seed", None)) is not None:  # else -p no:randomly
+        words += [f"--randomly-seed={seed}"]
     return shlex.join([*words, item.nodeid])
 
 

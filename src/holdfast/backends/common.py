@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
+from holdfast.core.port import interruptible
+
 __all__ = ["Tombstones", "begun", "info_of", "info_text", "not_for_children", "public_id", "shown"]
 
 
@@ -47,7 +49,7 @@ os.register_at_fork(after_in_child=_forked)
 def begun(thread: threading.Thread) -> bool:
     """Start it, if this process may have one more. (In a function, as `core.port.why_not`.)"""
     try:
-        thread.start()
+        interruptible(thread.start)
     except RuntimeError:
         return False
     return True

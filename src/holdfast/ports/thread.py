@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.core.port import Main, NoThread
+from holdfast.core.port import Main, NoThread, interruptible
 from holdfast.ports import clock
 
 __all__ = ["ThreadPort", "drive"]
@@ -129,7 +129,7 @@ def _start(thread: threading.Thread) -> None:
     try:
         if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
             raise RuntimeError("it is too late")
-        thread.start()
+        interruptible(thread.start)
     except RuntimeError as error:
         exiting = sys.is_finalizing() or not threading.main_thread().is_alive()
         raise NoThread(thread.name, error, exiting) from error

@@ -21,7 +21,7 @@ from holdfast.backends.sqlite.site import Site
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Signals
-from holdfast.core.port import Port
+from holdfast.core.port import Port, interruptible
 from holdfast.errors import Unavailable
 from holdfast.types import Capabilities, Mode, Unknown
 
@@ -152,14 +152,13 @@ class Worker:
     def _start(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        thread = threading.Thread(
+        self._thread = threading.Thread(  # known before it is started: Ctrl-C must not make two
             target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True
         )
         try:
-            thread.start()
+            interruptible(self._thread.start)
         except RuntimeError as error:
             raise Unavailable(f"no thread for {self._site.path} can be started") from error
-        self._thread = thread
 
 
 def _work(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:

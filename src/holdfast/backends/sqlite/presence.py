@@ -28,6 +28,7 @@ import threading
 import time
 
 from holdfast.backends.common import begun
+from holdfast.core.port import interruptible
 
 __all__ = ["SPINS", "Presence"]
 
@@ -132,7 +133,7 @@ class Presence:
                 time.sleep(min(max(0.0, timeout), 0.001))
                 return not self._inside()
             self._free = free
-        return free.wait(max(0.0, timeout))
+        return interruptible(lambda: free.wait(max(0.0, timeout)))
 
     def gate_holder(self) -> int:
         """The pid of who is in the gate, as seen from here; 0 or -1 if that cannot be told."""

@@ -23,7 +23,7 @@ from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.core.backend import Signals
 from holdfast.core.backoff import pause
-from holdfast.core.port import NoThread, Port, Task
+from holdfast.core.port import NoThread, Port, Task, interruptible
 from holdfast.errors import Misconfigured, Unavailable
 
 __all__ = ["Pool"]
@@ -126,7 +126,7 @@ class Pool:
     def _begin(self, key: int) -> Session:
         session = Session(self._port, self._signals, self._place, key)
         try:
-            session.wire.start()
+            interruptible(session.wire.start)
             self._current[key] = session
         except RuntimeError as error:
             session.wire.quit()
