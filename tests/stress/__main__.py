@@ -228,10 +228,10 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument(
         "url", nargs="?",
-        help=f"the store (default: sqlite, in a fresh folder); {', '.join(STORES)}: servers of "
+        help=f"the store (sqlite, the default: in a fresh folder); {', '.join(STORES)}: servers of "
         "this run's own, which suffer as well",
     )  # fmt: skip
-    parser.add_argument("--holds", type=int, default=100_000)
+    parser.add_argument("--holds", type=int, help="how many (100 000; any, with --soak)")
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--actors", type=int, default=4, help="threads or tasks in each (4)")
     parser.add_argument("--seed", type=int, default=None)
@@ -245,11 +245,13 @@ def main() -> int:
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
+    wanted = (1 if asked.soak else 100_000) if asked.holds is None else asked.holds
+    embedded = asked.url in (None, "sqlite")
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-stress-"))
     folder.mkdir(exist_ok=True)
     store: Store | None = None
     try:
-        url = asked.url or f"sqlite://{folder.resolve() / 'locks.db'}"
+        url = f"sqlite://{folder.resolve() / 'locks.db'}" if embedded else asked.url
         if url in STORES:
             store = STORES[url](seed, 4 * asked.calm)
             url = store.url
@@ -258,8 +260,8 @@ def main() -> int:
                 parser.error(f"{url} is of one process alone")
         prefix = f"stress-{random.randrange(1 << 32):08x}:"
         run = Run(url, folder, prefix, seed, asked.processes, asked.actors, asked.calm)
-        alone = asked.url is None or store is not None
-        result = stress(run, alone, asked.holds, asked.seconds, store, asked.soak)
+        alone = embedded or store is not None
+        result = stress(run, alone, wanted, asked.seconds, store, asked.soak)
     finally:
         if store is not None:
             store.close()

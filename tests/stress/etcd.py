@@ -76,7 +76,7 @@ class EtcdStore(Store):
     def figures(self) -> dict[str, object]:
         leader = self._cluster.wait_leader()
         leases = leader.api("/v3/lease/leases").get("leases", [])
-        return {"server": f"etcd {EtcdServer.version()}, three members", "leases left": len(leases)}
+        return {"server": f"etcd {EtcdServer.version()}, three members", "leases now": len(leases)}
 
     def close(self) -> None:
         for proxy in self._proxies:
