@@ -81,9 +81,9 @@ def _run(kind: str, plan: Plan) -> Iterator[Case]:
 
 def _seconds(kind: str, waiters: int, served: bool) -> float:
     """How long a contest is. Of pollers over a network two waiters have a few turns in a second."""
-    if served:
-        return 0.75 if waiters == 2 else max(0.5, waiters / 250)
-    return 0.3 if kind != PROCESSES else max(0.6, waiters / 200)
+    if kind != PROCESSES and not served:
+        return 0.3
+    return 0.75 if waiters == 2 and served else max(0.5, waiters / 250)
 
 
 def _contests(kind: str, plan: Plan) -> Iterator[tuple[int, str]]:

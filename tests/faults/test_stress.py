@@ -24,6 +24,7 @@ from tests.stress.history import History, Hold, Wait, gather
 from tests.stress.leftovers import leftovers
 from tests.stress.record import NAMES, Kind, Log, Record, count_begun, read
 from tests.stress.resource import Resource, Write, writes
+from tests.stress.zookeeper import without_ended
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOLDS = 1000
@@ -160,6 +161,21 @@ def test_the_checker_sees_that_somebody_is_served(
     found = liveness(history, waits, stops, 5.0)
     assert found.violations == []
     assert found.worst == longest
+
+
+def test_a_loss_that_came_early_is_one_unless_its_session_was_ended() -> None:
+    said = "worker-7 said: lock-a: lost 0.810025 s before its deadline, at 13.500000"
+    found = [
+        Violation("unexpected", said),
+        Violation("unexpected", f"{said}\nlock-b: held 0.2 s after its deadline"),
+        Violation("token twice", "both"),
+    ]
+    assert list(without_ended(found, [13.6], 3.0)) == found
+    assert list(without_ended(found, [10.4], 3.0)) == found
+    assert [violation.text for violation in without_ended(found, [9.0, 13.25], 3.0)] == [
+        "lock-b: held 0.2 s after its deadline",
+        "both",
+    ]
 
 
 def test_every_kind_of_violation_was_shown() -> None:

@@ -193,10 +193,12 @@ class Actor:
                 self.ledger.log.write(Record(Kind.REFUSED, now(), number))
 
     def lost(self, plan: Plan, lease: Lease) -> None:
-        """Nobody evicts here, so only its time can end a lease; or a store that forgets."""
-        early = deadline(lease) - now()
+        """Nobody evicts here, so only its time can end a lease; or a store that forgets. Of a
+        session that somebody ended, who did it knows the moment."""
+        moment = now()
+        early = deadline(lease) - moment
         if early > 0 and not self.ledger.forgetful:
-            problem(f"{plan.text}: lost {early:.6f} s before its deadline")
+            problem(f"{plan.text}: lost {early:.6f} s before its deadline, at {moment:.6f}")
 
     def pause(self) -> float:
         return self.random.random() * 0.004 if self.random.random() < 0.3 else 0.0
