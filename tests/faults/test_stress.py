@@ -163,18 +163,21 @@ def test_the_checker_sees_that_somebody_is_served(
     assert found.worst == longest
 
 
-def test_a_loss_that_came_early_is_one_unless_its_session_was_ended() -> None:
+def test_what_follows_from_a_session_that_somebody_ended_is_no_violation() -> None:
     said = "worker-7 said: lock-a: lost 0.810025 s before its deadline, at 13.500000"
     found = [
         Violation("unexpected", said),
         Violation("unexpected", f"{said}\nlock-b: held 0.2 s after its deadline"),
         Violation("token twice", "both"),
+        Violation("both held", "a#1 core=[12.1, 13.6] lost | b#2 core=[13.5, 13.7]", 13.5),
+        Violation("both held", "a#1 core=[12.1, 13.6] | b#2 core=[13.5, 13.7]", 13.5),
     ]
     assert list(without_ended(found, [13.6], 3.0)) == found
     assert list(without_ended(found, [10.4], 3.0)) == found
     assert [violation.text for violation in without_ended(found, [9.0, 13.25], 3.0)] == [
         "lock-b: held 0.2 s after its deadline",
         "both",
+        "a#1 core=[12.1, 13.6] | b#2 core=[13.5, 13.7]",
     ]
 
 

@@ -15,9 +15,10 @@ from kazoo.security import ACL, Id, make_digest_acl  # type: ignore[import-untyp
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from holdfast.backends.zookeeper import session
+from holdfast.backends.zookeeper import ending, session
 from holdfast.backends.zookeeper.cells import HEADER
 from holdfast.ports.thread import drive
+from holdfast.testing import FaultProxy
 from holdfast.types import Unknown
 from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, sessions
 from tests.servers import ZooKeeperServer
@@ -27,6 +28,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.servers
 
 READ, CREATE, DELETE, ADMIN = 1, 4, 8, 16
+DELETE_CODE = (2).to_bytes(4, "big")
 
 
 def anybody(permissions: int) -> list[Any]:
@@ -293,3 +295,40 @@ def test_many_leases_that_run_out_at_once_do_not_look_like_a_blocked_loop(url: s
             raw.grant(f"x{n}", ttl=0.5)
         until(lambda: len(tended) >= 3 and not raw.backend._records, "they have run out", LONG)
         assert len(set(tended)) == len(tended)
+
+
+@pytest.mark.req("R50", "law 3", "connection reset during a request")
+def test_a_release_is_one_though_another_claim_ends_the_session(
+    zookeeper_server: ZooKeeperServer, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost with the release, and before that asks again another acquire finds a
+    session that nobody relies on any more: it is ended, and with it goes the node. `release` said
+    that the lock had been lost before."""
+    monkeypatch.setattr(ending, "LITTLE", 2.0)  # before it asks again
+    with (
+        FaultProxy((HOST, zookeeper_server.port), framing="zookeeper") as proxy,
+        holdfast.connect(f"zk://{HOST}:{proxy.port}{base}", request_timeout=LONG) as locks,
+    ):
+        lease = locks.lock("x", ttl=20).acquire()
+        assert lease
+        pool: Any = locks._engine().keeper._backend._pool  # type: ignore[attr-defined]
+        (held_in,) = pool._current.values()
+        proxy.hold("to_server", matching=lambda frame: frame[8:12] == DELETE_CODE)
+        released: list[bool] = []
+        taken: list[Any] = []
+        releases = threading.Thread(target=lambda: released.append(lease.release()))
+        releases.start()
+        proxy.wait_for_held()
+        proxy.sever()
+        until(lambda: held_in.forsaken, "the connection is lost")
+        takes = threading.Thread(
+            target=lambda: taken.append(locks.lock("y", ttl=20).acquire(timeout=LONG))
+        )
+        takes.start()
+        until(lambda: held_in.condemned, "the session is given up")
+        proxy.heal()
+        releases.join(LONG)
+        takes.join(LONG)
+        assert released == [True]
+        assert taken[0].release()
+        assert locks.inspect() == []

@@ -198,7 +198,8 @@ class Actor:
         moment = now()
         early = deadline(lease) - moment
         if early > 0 and not self.ledger.forgetful:
-            problem(f"{plan.text}: lost {early:.6f} s before its deadline, at {moment:.6f}")
+            why = f"{plan.text} ({lease._hold.end})"
+            problem(f"{why}: lost {early:.6f} s before its deadline, at {moment:.6f}")
 
     def pause(self) -> float:
         return self.random.random() * 0.004 if self.random.random() < 0.3 else 0.0

@@ -223,7 +223,7 @@ def test_a_server_that_wants_us_to_authenticate(
     if not served:
         assert "enforce.auth.enabled" in bound.wire.refusal
         listener: Any = bound.wire._listener
-        listener.on_ended.assert_called_once_with(bound.wire.refusal, True)
+        listener.on_ended.assert_called_once_with(bound.wire.refusal, True, False)
 
 
 @pytest.mark.req("R50")

@@ -65,7 +65,8 @@ class Ending(Ground):
 
     async def _remove(self, record: Record, deadline: float) -> bool | Unknown:
         """Delete the node, again and again until that is confirmed or the session is gone; whether
-        it was there."""
+        it was there until we did. (Another claim may end a session whose connection is lost and
+        that nobody relies on any more, while a release waits for it: that releases, too.)"""
         session = record.session
         unsure = False
         while True:
@@ -73,7 +74,7 @@ class Ending(Ground):
                 await session.ended_event.wait(deadline)
             if session.gone:
                 self._drop(record)
-                return False
+                return unsure or session.left
             if not session.usable or not await session.connected(deadline):
                 return SILENT
             path = record.path

@@ -101,6 +101,7 @@ class Session:
         self.condemned = False
         self.condemned_at = math.inf
         self.over = ""  # why it has ended
+        self.left = False  # we ended it: what was its until then has been given back
         self.gone_at = math.inf  # from then on the server has nothing of it
         self.ready = port.event()  # there is a connection, or there will be none: look at `over`
         self.ended_event = port.event()
@@ -250,7 +251,8 @@ class Session:
         self.doubt()
         self.on_watched(None)
 
-    def on_ended(self, reason: str, gone: bool) -> None:
+    def on_ended(self, reason: str, gone: bool, left: bool) -> None:
+        self.left = left
         self.over = reason
         now = self._port.now()
         # A server that did not say so keeps it for its timeout, rounded up to its ticks.

@@ -106,8 +106,9 @@ class Listener(Protocol):
     def on_suspended(self) -> None:
         """The connection is lost; every request under way was answered with an error."""
 
-    def on_ended(self, reason: str, gone: bool) -> None:
-        """There will be no more connection; `gone` says that the server told so."""
+    def on_ended(self, reason: str, gone: bool, left: bool) -> None:
+        """There will be no more connection; `gone` says that the server told so, and `left` that it
+        still had the session when we ended it."""
 
     def on_beat(self) -> None:
         """Often: before each ping, which keeps the session, and more."""
@@ -276,7 +277,9 @@ class Wire:
     def _going(self) -> Reply | None:
         return self._leaving
 
-    def _buried(self, host: str, address: str, port: int) -> Exception:
+    def _buried(
+        self, host: str, address: str, port: int
+    ) -> exceptions.ConnectionDropped | exceptions.SessionExpiredError:
         """End the session in one breath with resuming it. Waiting for the answer in between would
         keep it alive for ever, where requests arrive and answers do not."""
         client = self._client
@@ -296,11 +299,12 @@ class Wire:
         # The session's timeout, which is 0 if it is not known any more; behind it what became of
         # the close.
         resumed = 4 + INT.unpack_from(answer)[0] if len(answer) >= 12 else math.inf
-        if len(answer) >= 12 and (INT.unpack_from(answer, 8)[0] <= 0 or len(answer) > resumed):
-            error: Exception = exceptions.SessionExpiredError()
-        else:
-            error = exceptions.ConnectionDropped("the end of the session was not confirmed")
-        return error
+        known = len(answer) >= 12 and INT.unpack_from(answer, 8)[0] > 0
+        if known and len(answer) > resumed and self._leaving is not None:
+            self._leaving.set()
+        elif known or len(answer) < 12:
+            return exceptions.ConnectionDropped("the end of the session was not confirmed")
+        return exceptions.SessionExpiredError()
 
     def _pump(self, _read_timeout: float, write_timeout: float) -> None:
         """What is on the queue, in one write. kazoo reads one byte and sends one request for it, so
@@ -361,9 +365,9 @@ class Wire:
             if what == KeeperState.AUTH_FAILED:
                 self.refusal = "the server refused the credentials"
             reason = self.refusal or "the session was closed"
-            if what == KeeperState.EXPIRED_SESSION:
+            if what == KeeperState.EXPIRED_SESSION and not closed:
                 reason = "the server ended the session"
-            self._listener.on_ended(reason, gone)
+            self._listener.on_ended(reason, gone, closed)
 
     def watched(self, event: Any) -> None:
         """The one callback of all watches: kazoo keeps each path's callbacks as a set."""
