@@ -297,7 +297,7 @@ def test_many_leases_that_run_out_at_once_do_not_look_like_a_blocked_loop(url: s
         assert len(set(tended)) == len(tended)
 
 
-@pytest.mark.req("R50", "law 3", "connection reset during a request")
+@pytest.mark.req("R50", "law 3", "ZooKeeper SUSPENDED / LOST")
 def test_a_release_is_one_though_another_claim_ends_the_session(
     zookeeper_server: ZooKeeperServer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
