@@ -107,7 +107,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _write_page(out: Path) -> None:
-    titles = [store.title(name) for store in STORES.values() for name in SCENARIOS]
+    titles = [
+        store.title(name)
+        for store in STORES.values()
+        for name in SCENARIOS
+        if name not in store.without  # what once was measured, and is no more, is no result
+    ]
     page = report.page(report.load(out, titles), report.load_soaks(out))
     (out / "RESULTS.md").write_text(page)
 

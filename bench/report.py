@@ -62,14 +62,11 @@ def record(case: Case) -> dict[str, Any]:
     goals: list[dict[str, Any]] = []
     for goal in case.goals:
         value = case.value(goal)
-        goals.append(
-            {
-                "subject": goal.subject,
-                "goal": str(goal),
-                "value": value,
-                "met": None if value is None else goal.met(value),
-            }
-        )
+        met = None if value is None else goal.met(value)
+        said = {"subject": goal.subject, "goal": str(goal), "value": value, "met": met}
+        if value is not None and not met:
+            said["missed by"] = goal.missed_by(value)
+        goals.append(said)
     figures = {
         label: {name: None if math.isnan(value) else value for name, value in figures.items()}
         for label, figures in case.figures().items()
@@ -177,11 +174,32 @@ def page(runs: Sequence[dict[str, Any]], soaks: Sequence[dict[str, Any]] = ()) -
     ]
     minutes = sum(run.get("seconds", 0) for run in runs) / 60
     lines += ["", f"Measured in {minutes:.0f} minutes; the soaks at the end took their own."]
+    lines += _goals(runs)
     for run in runs:
         lines += ["", *_section(run)]
     if soaks:
         lines += ["", *_soaked(soaks)]
     return "\n".join(lines) + "\n"
+
+
+def _goals(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What was aimed at and missed, before all the rest."""
+    goals = [(run, case, goal) for run in runs for case in run["cases"] for goal in case["goals"]]
+    if not goals:
+        return
+    met, missed = (sum(goal["met"] is said for *_, goal in goals) for said in (True, False))
+    yield from ("", "## Goals", "")
+    yield f"{met} of {len(goals)} are met, {missed} are missed: these. What is behind each:"
+    yield "[goals that are missed, and why](../docs/how-to/benchmark.md#goals-that-are-missed-and-why)."
+    yield from ("", "| scenario | case | who | goal | is | missed by |", "| --- " * 6 + "|")
+    for run, case, goal in goals:
+        if goal["met"] is False:
+            by = goal.get("missed by")
+            yield (
+                f"| [{run['scenario']}](#{run['scenario']}) | {_where(case)} | {goal['subject']} "
+                f"| {goal['goal']} | {number(goal['value'])} "
+                f"| {'-' if by is None else f'{by:.0%}'} |"
+            )
 
 
 def _section(run: dict[str, Any]) -> Iterator[str]:

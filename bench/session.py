@@ -60,6 +60,12 @@ class Goal:
             self.at_least is None or value >= self.at_least
         )
 
+    def missed_by(self, value: float) -> float | None:
+        """How much too large or too small it is, as a part of the goal; None: that says nothing."""
+        if self.at_most is not None:
+            return value / self.at_most - 1 if self.at_most else None
+        return 1 - value / self.at_least if self.at_least else None
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.__main__ import main
 from bench.crew import SAME, Crew, crews, failures
 from bench.entrants import Entrant, Field
 from bench.peers import EVERY, PEERS, PROCESSES, TASKS, THREADS, envs
@@ -451,6 +452,7 @@ def test_goals() -> None:
     said = report.record(sample())
     assert [goal["met"] for goal in said["goals"]] == [True, False, False, None]
     assert [goal["value"] for goal in said["goals"]] == [1.075, 1.0, 9.5, None]
+    assert [goal.get("missed by") for goal in said["goals"]] == [None, None, 0.905, None]
     assert "goals: 1 of 4 met" in report.summary([said])
     text = "\n".join(report.table(said))
     assert "lost at most 0: 1, MISSED" in text
@@ -484,6 +486,19 @@ def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> Non
     assert "It took 61 s." in page
     assert "Measured in 2 minutes" in page
     assert "us 1" in page
+    assert "2 of 8 are met, 4 are missed" in page
+    assert page.index("| [two](#two) | c, p | us | p50 at least 100 | 9.5 | 90% |") < page.index(
+        "| [one](#one) | c, p | us | lost at most 0 | 1 | - |"
+    )
+
+
+def test_what_is_measured_no_more_is_no_result(tmp_path: Path) -> None:
+    for name in ("redlock-uncontended", "redlock-drain"):
+        report.write(tmp_path, name, "python -m bench", [report.record(sample())], 61.0)
+    assert main(["--page", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "## redlock-uncontended" in page
+    assert "## redlock-drain" not in page
 
 
 def test_the_page_shows_the_last_soak_of_each_backend(tmp_path: Path) -> None:
