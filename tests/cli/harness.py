@@ -81,9 +81,10 @@ def started(
 
 
 def _plain_signals() -> None:
-    # Whoever runs the tests in the background of a shell has us inherit an ignored Ctrl-C.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # Whoever runs the tests in the background of a shell has us inherit an ignored Ctrl-C; with
+    # nohup, an ignored hang-up.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 until = partial(waiting.until, patience=PATIENCE)
