@@ -219,6 +219,43 @@ def test_who_asks_while_the_interpreter_exits_is_told() -> None:
     assert result.stdout == "Closed\n"
 
 
+@pytest.mark.req("B2", "law 5")
+def test_that_the_main_thread_has_ended_is_no_exit() -> None:
+    """Others go on, at the limit of threads: callbacks kept the keeper from renewing, and what
+    nobody would keep was taken, since "the interpreter is exiting"."""
+    result = run_python(
+        """
+        import threading
+        import holdfast
+        locks = holdfast.connect("memory://main-ended")
+        gate, start = threading.Event(), threading.Thread.start
+        def refused(thread):
+            if thread.name.startswith("holdfast"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+        def block(loss):
+            gate.wait(20)
+        kept = locks.lock("kept", ttl=0.6, renew=0.1).acquire()
+        lost = [
+            locks.lock(f"n{number}", ttl=0.3, renew=False, on_lost=block).acquire()
+            for number in range(3)
+        ]
+        def go_on():
+            threading.main_thread().join()
+            threading.Thread.start = refused
+            print(kept.lost.wait(1.5), any(kept.held for kept in lost))
+            gate.set()
+            try:
+                print(holdfast.connect("memory://other").lock("x").acquire())
+            except holdfast.Unavailable as error:
+                print("ulimit -u" in str(error))
+        threading.Thread(target=go_on).start()
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "False False\nTrue\n"
+
+
 @pytest.mark.req("interpreter exits holding a lock")
 def test_asyncio_run_ends_without_a_closed_client() -> None:
     result = run_python(

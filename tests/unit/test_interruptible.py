@@ -40,7 +40,13 @@ async def no_farewell() -> None:
     pass
 
 
-def struck(call: Callable[[], object]) -> BaseException | None:
+class TimeLimit(Exception):
+    """What a task queue's handler of SIGALRM or SIGUSR1 raises."""
+
+
+def struck(
+    call: Callable[[], object], by: type[BaseException] = KeyboardInterrupt
+) -> BaseException | None:
     """What `call` raises when Ctrl-C comes while a `Condition` has given its lock away, and has
     not taken it again: the interrupt itself leaves the `with` as "release unlocked lock"."""
     strikes = 0
@@ -49,7 +55,7 @@ def struck(call: Callable[[], object]) -> BaseException | None:
         nonlocal strikes
         if frame.f_code.co_name == "_acquire_restore" and not strikes:
             strikes += 1
-            raise KeyboardInterrupt
+            raise by
 
     quick = sys.getswitchinterval()
     sys.setswitchinterval(5)  # who starts a thread waits for it, and does not find it begun
@@ -76,6 +82,13 @@ def test_starting_a_thread() -> None:
     assert type(struck(lambda: begun(threading.Thread(target=nothing)))) is KeyboardInterrupt
     task = ThreadPort().task(no_farewell, no_farewell, "holdfast-test")
     assert type(struck(task.start)) is KeyboardInterrupt
+
+
+def test_what_another_handler_of_signals_raises() -> None:
+    """It was told as `NoThread`, and the time limit was gone."""
+    with holdfast.connect("memory://time-limit") as locks:
+        assert type(struck(locks.lock("x").acquire, TimeLimit)) is TimeLimit
+        assert locks.inspect() == []
 
 
 @pytest.mark.parametrize("url", ["memory://interruptible", "sqlite"])

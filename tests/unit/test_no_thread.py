@@ -3,6 +3,7 @@ was begun stays in a store, and no callback runs where it keeps leases from bein
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.waiting import until
 import holdfast
 from holdfast import LeaseLost, Unavailable
 from holdfast.backends.etcd.hub import Hub, Watch
+from holdfast.core.port import NoThread
 from holdfast.ports import thread as port
 from holdfast.ports.clock import now
 from holdfast.ports.thread import ThreadPort
@@ -112,6 +114,38 @@ def test_what_nobody_would_keep_is_not_taken(
         assert not lease.lost.wait(0.6)
 
 
+def test_who_comes_while_its_keeper_is_being_started_waits_to_hear_whether_it_is(
+    locks: holdfast.Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was refused, and the second held what nobody renewed."""
+    start, starting, go_on = threading.Thread.start, threading.Event(), threading.Event()
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name != "holdfast-keeper":
+            return start(thread)
+        starting.set()
+        go_on.wait(0.5)
+        raise RuntimeError("can't start new thread")
+
+    said: list[Any] = []
+
+    def take(name: str) -> None:
+        try:
+            said.append(locks.lock(name).acquire(timeout=1))
+        except Unavailable as error:
+            said.append(error)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    first = threading.Thread(target=take, args=("x",))
+    first.start()
+    assert starting.wait(10)
+    take("y")
+    go_on.set()
+    first.join(10)
+    assert all(isinstance(each, Unavailable) for each in said)
+    assert locks.inspect() == []
+
+
 def test_who_waits_for_any_stripe(locks: holdfast.Locks, limit: Limit) -> None:
     with locks.stripes("s", 2).all():
         limit()
@@ -173,3 +207,12 @@ def test_the_clock_still_runs(limit: Limit, locks: holdfast.Locks) -> None:
     assert lease.held
     assert locks.lock("x").acquire(timeout=0.1) is None
     assert now() - began < 5
+
+
+def test_it_travels_between_processes() -> None:
+    """It could not be unpickled: one such answer ended a whole pool of processes."""
+    for exiting in (False, True):
+        error = NoThread("holdfast-keeper", RuntimeError("can't start new thread"), exiting)
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is NoThread
+        assert (str(again), again.exiting) == (str(error), exiting)

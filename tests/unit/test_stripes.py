@@ -184,6 +184,46 @@ def test_who_waits_is_told_when_those_who_stand_in_line_are_cancelled() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.req("R11", "B2")
+@pytest.mark.parametrize("trouble", ["store", "thread"])
+def test_a_line_that_failed_alone_is_stood_in_again(
+    trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody stood there until another stripe was granted: a free one was waited beside."""
+    failed, attempt, start = threading.Event(), MemoryBackend.attempt, threading.Thread.start
+    started = 0
+
+    async def attempted(self: MemoryBackend, claim: Claim, queue: bool, deadline: float) -> Any:
+        if trouble == "store" and queue and claim.name == "s[1/2]" and not failed.is_set():
+            failed.set()
+            raise holdfast.Unsupported("not now")
+        return await attempt(self, claim, queue, deadline)
+
+    def begun(thread: threading.Thread) -> None:
+        nonlocal started
+        started += thread.name == "holdfast-stripe"
+        if trouble == "thread" and started == 2 and not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(MemoryBackend, "attempt", attempted)
+    with holdfast.connect("memory://stripes-again") as locks:
+        stripes = locks.stripes("s", 2)
+        held = {lease.stripe: lease for _ in "ab" if (lease := stripes.any().acquire())}
+        monkeypatch.setattr(threading.Thread, "start", begun)
+        got: list[holdfast.StripeLease | None] = []
+        waiter = threading.Thread(target=lambda: got.append(stripes.any().acquire(timeout=20)))
+        waiter.start()
+        assert failed.wait(10)
+        assert held[1].release()
+        waiter.join(30)
+        assert got[0]
+        assert got[0].stripe == 1
+        assert got[0].release()
+        assert held[0].release()
+
+
 @pytest.mark.req("R9")
 def test_those_who_are_granted_at_once_do_not_all_withdraw_the_same(
     monkeypatch: pytest.MonkeyPatch,

@@ -13,7 +13,6 @@ once, however many threads race for it; and writes down why before that: Ctrl-C 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections import deque
@@ -23,7 +22,7 @@ from holdfast.core.agenda import TICK, Agenda
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
 from holdfast.core.hold import RELEASED, GuardRef, Hold
-from holdfast.core.port import NoThread, Port, Task
+from holdfast.core.port import NoThread, Port, Task, why_not
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Claim, Lost, Released, Renewed, Unknown
 
@@ -49,14 +48,14 @@ class Keeper:
         self._wake = port.event()
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
-        self._starting = self._stopping = self._retired = False
+        self._kept = self._starting = self._stopping = self._retired = False
         self.exiting: object = None  # who exits the interpreter: what began now would stay behind
 
     # -- called by users' threads and tasks; never blocks -----------------------------------------
 
     def begin(self, claim: Claim) -> None:
         """The store will hear of this claim: it is withdrawn, whatever happens, unless settled."""
-        if self._task is None:  # before there is anything to clean up: at a loop's end it is late
+        if not self._kept:  # before there is anything to clean up: at a loop's end it is late
             self._start()  # `NoThread`: what nobody would keep is not asked for
         self._claims[claim.owner] = claim
 
@@ -170,8 +169,7 @@ class Keeper:
     def rouse(self) -> None:
         task = self._task
         if task is None or not task.alive:
-            with contextlib.suppress(NoThread):  # whoever comes next tries again
-                self._start()
+            why_not(self._start)  # whoever comes next tries again
         self._wake.set()
 
     # -- what a backend learns by itself (core.backend.Signals) -----------------------------------
@@ -211,8 +209,10 @@ class Keeper:
 
     def _start(self) -> None:
         with self._port.mutex():
-            if not (self._starting or self._stopping or (self._task and self._task.alive)):
-                self._begin_run()
+            if not (self._starting or self._stopping):
+                if not (self._task and self._task.alive):
+                    self._begin_run()
+                self._kept = True  # not before: who comes meanwhile waits to hear whether it is
 
     def _begin_run(self) -> None:
         try:
@@ -220,9 +220,9 @@ class Keeper:
             self._task = self._port.task(self._run, self._farewell, "holdfast-keeper")
             self._task.start()
         except RuntimeError as error:
-            log.warning("no keeper can be started, and leases are not renewed: %s", error)
+            log.warning("no keeper can be started, to renew leases: %s", error)
             if isinstance(error, NoThread) and not error.exiting:
-                self._task = None
+                self._kept = False
                 raise
         finally:
             self._starting = False

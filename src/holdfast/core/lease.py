@@ -106,10 +106,8 @@ class LeaseState:
         """The store agreed to a renewal that left at `sent`."""
         self.until = max(self.until, until)
         self.failures = 0
-        if self.renew_every is None:
-            self.renew_at = math.inf
-        else:
-            self.renew_at = sent + self.renew_every * (1 - JITTER * random)
+        every = self.renew_every  # another thread may fix it now
+        self.renew_at = math.inf if every is None else sent + every * (1 - JITTER * random)
 
     def unanswered(self, now: float, pause: float) -> None:
         """A renewal got no answer: it is tried again after `pause`, until the deadline."""

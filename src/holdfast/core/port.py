@@ -25,7 +25,7 @@ class NoThread(Unavailable, RuntimeError):
     """What has to run beside the caller cannot be started: this process has as many threads as it
     may have, or the interpreter is `exiting`."""
 
-    def __init__(self, name: str, error: Exception, exiting: bool = False) -> None:
+    def __init__(self, name: str, error: object, exiting: bool = False) -> None:
         why = (
             "the interpreter is exiting"
             if exiting
@@ -34,6 +34,11 @@ class NoThread(Unavailable, RuntimeError):
         )
         super().__init__(f"no thread for {name} can be started ({error}): {why}")
         self.exiting = exiting
+        self._told = name, str(error), exiting
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default calls us with the message alone, which ends a whole pool of processes.
+        return NoThread, self._told
 
 
 def why_not(start: Callable[[], None]) -> NoThread | None:
@@ -49,14 +54,15 @@ def why_not(start: Callable[[], None]) -> NoThread | None:
 def interruptible(call: Callable[[], T]) -> T:
     """`call()`, which starts a thread or waits on what `threading` has. Hazard: Ctrl-C between two
     bytecodes of `Condition.wait` comes out as "release unlocked lock", a `RuntimeError` like that
-    of a process without threads left; here it is the interrupt again."""
+    of a process without threads left; here it is the interrupt again. So is what another handler of
+    signals raises, which may be any exception: that of a task queue's time limit is."""
     before = sys.exception()
     try:
         return call()
     except RuntimeError as error:
         cause = error.__context__
         while cause is not None and cause is not before:
-            if not isinstance(cause, Exception):
+            if not isinstance(cause, RuntimeError):
                 raise cause from None
             cause = cause.__context__
         raise

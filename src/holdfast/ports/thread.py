@@ -131,8 +131,15 @@ def _start(thread: threading.Thread) -> None:
             raise RuntimeError("it is too late")
         interruptible(thread.start)
     except RuntimeError as error:
-        exiting = sys.is_finalizing() or not threading.main_thread().is_alive()
-        raise NoThread(thread.name, error, exiting) from error
+        raise NoThread(thread.name, error, _exiting()) from error
+
+
+def _exiting() -> bool:
+    """Whether nothing keeps the interpreter any more. That its main thread has ended is not enough:
+    it waits for all threads that are no daemons, which go on for as long as they like."""
+    return sys.is_finalizing() or all(
+        thread.daemon or not thread.is_alive() for thread in threading.enumerate()
+    )
 
 
 _farewells: dict[int, tuple[int, Main]] = {}

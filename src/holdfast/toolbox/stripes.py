@@ -41,6 +41,9 @@ log = logging.getLogger("holdfast")
 
 MOST = 1024
 
+AGAIN = 1.0
+"""How often who waits sees to it that somebody stands in every line: one may have failed alone."""
+
 _attended: set[Place] = set()
 """Where somebody stands in line: an event loop remembers its tasks only weakly."""
 
@@ -107,6 +110,13 @@ class Lines:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             self._dismiss()
+
+    def look_after(self, waiter: AnyAcquisition) -> None:
+        """Stand again where a line failed while others did not. One does it for all."""
+        with self.engine.port.mutex():
+            first = bool(self._waiting) and self._waiting[0] is waiter
+        if first:
+            self._stand_everywhere()
 
     def _stand_everywhere(self) -> None:
         port = self.engine.port
@@ -288,7 +298,10 @@ class AnyAcquisition:
     async def _wait(self, busy: Busy, deadline: float) -> Hold | Busy:
         port, lines = self.engine.port, self.lines
         lines.join(self)
-        await self.event.wait(None if math.isinf(deadline) else deadline)
+        while not await self.event.wait(min(deadline, port.now() + AGAIN)):
+            if port.now() >= deadline:
+                break
+            lines.look_after(self)
         lines.leave(self)
         if self.won is not None:
             return self.won
