@@ -50,6 +50,11 @@ soak: venv ## ten minutes of random faults: BACKEND=redis (or a URL) SECONDS=600
 	@$(run) -m tests.stress $(or $(BACKEND),redis) --soak --seconds $(or $(SECONDS),600) $(if $(HOLDS),--holds $(HOLDS)) $(if $(SEED),--seed $(SEED)) --record bench/results $(ARGS); \
 	 status=$$?; $(run) -m bench --page; exit $$status
 
+.PHONY: kills
+kills: venv ## kill -9, 200 times inside each tool (multi, once, ...): BACKEND=redis or etcd
+	@$(run) -m tests.stress.kills $(or $(BACKEND),redis) --record bench/results $(ARGS); \
+	 status=$$?; $(run) -m bench --page; exit $$status
+
 .PHONY: coverage
 coverage: venv ## the quick suite with branch coverage; pages in build/coverage
 	@scripts/coverage $(ARGS)

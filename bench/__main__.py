@@ -113,7 +113,8 @@ def _write_page(out: Path) -> None:
         for name in SCENARIOS
         if name not in store.without  # what once was measured, and is no more, is no result
     ]
-    page = report.page(report.load(out, titles), report.load_soaks(out))
+    soaks, kills = (report.load_last(out, kind) for kind in ("soak", "kills"))
+    page = report.page(report.load(out, titles), soaks, kills)
     (out / "RESULTS.md").write_text(page)
 
 

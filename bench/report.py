@@ -21,7 +21,7 @@ from typing import Any
 from bench import plot
 from bench.session import Case
 
-__all__ = ["load", "page", "record", "summary", "table", "write"]
+__all__ = ["load", "load_last", "page", "record", "summary", "table", "write"]
 
 
 def conditions(command: str) -> dict[str, Any]:
@@ -63,10 +63,9 @@ def record(case: Case) -> dict[str, Any]:
     for goal in case.goals:
         value = case.value(goal)
         met = None if value is None else goal.met(value)
-        said = {"subject": goal.subject, "goal": str(goal), "value": value, "met": met}
+        goals.append({"subject": goal.subject, "goal": str(goal), "value": value, "met": met})
         if value is not None and not met:
-            said["missed by"] = goal.missed_by(value)
-        goals.append(said)
+            goals[-1]["missed by"] = goal.missed_by(value)
     figures = {
         label: {name: None if math.isnan(value) else value for name, value in figures.items()}
         for label, figures in case.figures().items()
@@ -101,9 +100,9 @@ def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def load_soaks(directory: Path) -> list[dict[str, Any]]:
-    """The last of each backend, as `make soak` left it."""
-    paths = sorted((directory / "results").glob("soak-*.json"))
+def load_last(directory: Path, kind: str) -> list[dict[str, Any]]:
+    """The last of each backend, as `make soak` or `make kills` left it."""
+    paths = sorted((directory / "results").glob(f"{kind}-*.json"))
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -164,7 +163,11 @@ def summary(cases: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def page(runs: Sequence[dict[str, Any]], soaks: Sequence[dict[str, Any]] = ()) -> str:
+def page(
+    runs: Sequence[dict[str, Any]],
+    soaks: Sequence[dict[str, Any]] = (),
+    kills: Sequence[dict[str, Any]] = (),
+) -> str:
     lines = [
         "# Results",
         "",
@@ -173,12 +176,14 @@ def page(runs: Sequence[dict[str, Any]], soaks: Sequence[dict[str, Any]] = ()) -
         "a name says otherwise, and only the ratios carry over to another machine.",
     ]
     minutes = sum(run.get("seconds", 0) for run in runs) / 60
-    lines += ["", f"Measured in {minutes:.0f} minutes; the soaks at the end took their own."]
+    lines += ["", f"Measured in {minutes:.0f} minutes; the soaks and kills at the end took theirs."]
     lines += _goals(runs)
     for run in runs:
         lines += ["", *_section(run)]
     if soaks:
         lines += ["", *_soaked(soaks)]
+    if kills:
+        lines += ["", *_killed(kills)]
     return "\n".join(lines) + "\n"
 
 
@@ -190,7 +195,8 @@ def _goals(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     met, missed = (sum(goal["met"] is said for *_, goal in goals) for said in (True, False))
     yield from ("", "## Goals", "")
     yield f"{met} of {len(goals)} are met, {missed} are missed: these. What is behind each:"
-    yield "[goals that are missed, and why](../docs/how-to/benchmark.md#goals-that-are-missed-and-why)."
+    why = "../docs/how-to/benchmark.md#goals-that-are-missed-and-why"
+    yield f"[goals that are missed, and why]({why})."
     yield from ("", "| scenario | case | who | goal | is | missed by |", "| --- " * 6 + "|")
     for run, case, goal in goals:
         if goal["met"] is False:
@@ -279,6 +285,29 @@ def _soaked(soaks: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"{soak['date']}, `{soak['command']}`, seed {soak['seed']}; {soak['machine']}",
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def _killed(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "## kills"
+    yield ""
+    yield "kill -9 at random moments inside each tool: `make kills BACKEND=redis`. A violation is"
+    yield "two who hold and meet, somebody who waits for ever, or anything left behind. Where a"
+    yield "holder was killed, the next one goes on when its lease is over: as long as the longest."
+    names = ["server", "tool", "kills", "uses", "violations", "longest until somebody got on, s",
+             "seconds", "when and how"]  # fmt: skip
+    yield from ("", f"| {' | '.join(names)} |", f"{'| --- ' * len(names)}|")
+    for record in records:
+        how = f"{record['date']}, `{record['command']}`, seed {record['runs'][0]['seed']}"
+        for run in record["runs"]:
+            figures = (run["kills"], run["turns"], len(run["violations"]), run["longest"])
+            cells = [
+                f"{record['server']} {record['version']}",
+                run["tool"],
+                *map(number, figures),
+                number(run["seconds"]),
+                how,
+            ]
+            yield f"| {' | '.join(cells)} |"
 
 
 def _where(case: dict[str, Any]) -> str:

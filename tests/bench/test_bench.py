@@ -512,7 +512,19 @@ def test_the_page_shows_the_last_soak_of_each_backend(tmp_path: Path) -> None:
     for name in ("redis", "zookeeper"):
         path = tmp_path / "results" / f"soak-{name}.json"
         path.write_text(json.dumps({**soak, "backend": name}))
-    page = report.page([], report.load_soaks(tmp_path))
+    page = report.page([], report.load_last(tmp_path, "soak"))
     rows = [line for line in page.splitlines() if "3000" in line]
     assert [row.split()[1] for row in rows] == ["redis", "zookeeper"]
     assert all("7: 4 kills, 3 resets |" in row and "| 0 | 1.0e-03 |" in row for row in rows)
+
+
+def test_the_page_shows_the_kills(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    run = {
+        "tool": "once", "kills": 200, "seed": 7, "turns": 900, "seconds": 60, "longest": 2.01,
+        "leases lost to pauses": 0, "meetings": 0, "violations": [],
+    }  # fmt: skip
+    kills = {"server": "redis", "version": "7.0", **report.conditions("x"), "runs": [run]}
+    (tmp_path / "results" / "kills-redis.json").write_text(json.dumps(kills))
+    page = report.page([], (), report.load_last(tmp_path, "kills"))
+    assert "| redis 7.0 | once | 200 | 900 | 0 | 2.01 | 60 |" in page

@@ -1,13 +1,17 @@
-"""kill -9 at random moments of a primitive: does anybody wait for ever, or anything stay behind?
+"""kill -9 at random moments inside a tool: does anybody wait for ever, or anything stay behind?
 
-    python -m tests.stress.kills redis multi --rounds 200
-    python -m tests.stress.kills etcd any --rounds 200 --seed 7
+    python -m tests.stress.kills redis                      every tool, 200 kills each
+    python -m tests.stress.kills etcd any once --kills 50 --seed 7
+    make kills                                              what bench/results/kills-*.json say
 
-Some processes do turns of one primitive, on a server of its own. One of them is killed at a random
-moment, and another is forked in its place, as often as `--rounds` says. What must hold: two who
-both hold never meet at a resource (files locked by the kernel, which frees them when a process
-dies); who lives goes on; at the end nothing is held or waited for, and on Redis every key expires
-by itself. With `--record FILE` the run is added to that file.
+Some processes use one tool on the same names, over and over, on a server of its own. One of them is
+killed at a random moment, wherever it is, and another is forked in its place. What must hold: from
+each kill on the others get on within PATIENCE; two who both hold never meet at a resource (files
+locked by the kernel, which frees them when a process dies); at the end nothing is held or waited
+for, and on Redis every key expires by itself. Exit status 1 if not.
+
+This process has no client and no thread while it forks (law 8 is tested elsewhere), and kills its
+own children only, by their pids.
 """
 
 from __future__ import annotations
@@ -18,23 +22,29 @@ import json
 import mmap
 import os
 import random
+import shlex
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.report import conditions
 
 import holdfast
 from tests.servers import EtcdServer, RedisServer
 
-__all__ = ["PRIMITIVES", "SERVERS", "Report", "kills"]
+__all__ = ["SERVERS", "TOOLS", "Report", "kills"]
 
 WORKERS = 5
-TTL = 1.5
+LEASE = 2.0
+"""Unless told otherwise. Whoever is not let run for so long by this machine loses what it holds, as
+it must."""
+KEEP = 20.0
 PATIENCE = 60.0
 """Seconds after which who waits is stuck: many times a ttl, because this machine may be busy."""
 
@@ -47,8 +57,11 @@ SERVERS: dict[str, Callable[[], RedisServer | EtcdServer]] = {
 class Report:
     """What was seen, in a folder that all processes write to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lease: float) -> None:
         self.folder = folder
+        self.lease = lease
+        self.turns = 0
+        self.longest = 0.0  # seconds from a kill until somebody got on
 
     def say(self, what: str) -> None:
         with (self.folder / "said").open("a") as file:
@@ -88,7 +101,7 @@ Turn = Callable[[holdfast.Locks, Report, random.Random], None]
 
 def multi(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
     names = rng.sample("abcdef", rng.randint(2, 4))
-    with ExitStack() as stack, locks.multi(*names, ttl=TTL, timeout=PATIENCE) as lease:
+    with ExitStack() as stack, locks.multi(*names, ttl=report.lease, timeout=PATIENCE) as lease:
         for name in names:
             stack.enter_context(report.alone(name, lambda: lease.held))
         time.sleep(rng.uniform(0, 0.003))
@@ -96,7 +109,7 @@ def multi(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
 
 
 def any_stripe(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
-    stripes = locks.stripes("s", 3, ttl=TTL, timeout=PATIENCE)
+    stripes = locks.stripes("s", 3, ttl=report.lease, timeout=PATIENCE)
     if rng.random() < 0.1:
         with stripes.all():
             return
@@ -105,7 +118,7 @@ def any_stripe(locks: holdfast.Locks, report: Report, rng: random.Random) -> Non
 
 
 def downgrade(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
-    rwlock = locks.rwlock("d", ttl=TTL, timeout=PATIENCE)
+    rwlock = locks.rwlock("d", ttl=report.lease, timeout=PATIENCE)
     if rng.random() < 0.5:
         with rwlock.read() as lease, report.at("d", fcntl.LOCK_SH, lambda: lease.held):
             time.sleep(rng.uniform(0, 0.003))
@@ -117,7 +130,59 @@ def downgrade(locks: holdfast.Locks, report: Report, rng: random.Random) -> None
         time.sleep(rng.uniform(0, 0.002))
 
 
-PRIMITIVES: dict[str, Turn] = {"multi": multi, "any": any_stripe, "downgrade": downgrade}
+def once(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
+    def compute() -> int:
+        with report.alone("token", lambda: True):
+            time.sleep(rng.uniform(0, 0.01))
+        return os.getpid()
+
+    # Long enough to be good when it is written, also on a busy machine; most are invalidated.
+    token = locks.once("token", 1.0, compute, ahead=0.5, lease=report.lease)
+    if rng.random() < 0.3:
+        with token.hold() as using:
+            time.sleep(rng.uniform(0, 0.005))
+            token.invalidate(using.value)
+    else:
+        token.get()
+
+
+def election(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
+    chosen = locks.election("leader", ttl=report.lease)
+    leadership = chosen.campaign(os.getpid())
+    assert leadership is not None
+    with leadership, report.alone("leader", lambda: leadership.held):
+        time.sleep(rng.uniform(0, 0.005))
+        leader = chosen.leader()
+        if leader is not None and leader.value != os.getpid() and leadership.held:
+            report.say("met: somebody else is said to lead")
+
+
+def latch(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
+    number = 0
+    while locks.latch(f"latch-{number}", 6, keep=KEEP).wait(timeout=0):
+        number += rng.randint(1, 3)
+    current = locks.latch(f"latch-{number}", 6, keep=KEEP)
+    while current.count_down():
+        time.sleep(rng.uniform(0, 0.002))
+    assert current.wait(timeout=PATIENCE)
+
+
+def barrier(locks: holdfast.Locks, report: Report, rng: random.Random) -> None:
+    together = locks.barrier("barrier", 2, ttl=report.lease, keep=KEEP)
+    try:
+        together.wait(timeout=rng.choice((0.05, 3 * report.lease)))
+    except holdfast.BrokenBarrier:
+        together.reset()
+    except holdfast.Unavailable:
+        pass  # so busy that there was no answer in so short a time
+
+
+TOOLS: dict[str, Turn] = {
+    "multi": multi, "any": any_stripe, "downgrade": downgrade, "once": once, "election": election,
+    "latch": latch, "barrier": barrier,
+}  # fmt: skip
+ELSEWHERE = {("etcd", "downgrade")}
+"""What a store refuses."""
 
 
 class Counters:
@@ -133,6 +198,12 @@ class Counters:
     def read(self, place: int) -> int:
         return int.from_bytes(self._memory[8 * place : 8 * place + 8], "little")
 
+    def sum(self) -> int:
+        return sum(self.read(place) for place in range(WORKERS))
+
+    def above(self, before: int, place: int | None = None) -> bool:
+        return (self.sum() if place is None else self.read(place)) > before
+
 
 def _work(url: str, turn: Turn, report: Report, counters: Counters, place: int, seed: str) -> None:
     stopping = False
@@ -143,7 +214,7 @@ def _work(url: str, turn: Turn, report: Report, counters: Counters, place: int, 
 
     signal.signal(signal.SIGTERM, stop)
     rng = random.Random(seed)
-    with holdfast.connect(url) as locks:
+    with holdfast.connect(url, request_timeout=PATIENCE) as locks:
         while not stopping:
             try:
                 turn(locks, report, rng)
@@ -166,25 +237,32 @@ def _fork(work: Callable[[], None], report: Report) -> int:
         os._exit(status)
 
 
-def kills(url: str, primitive: str, rounds: int, seed: int, folder: Path) -> Report:
+def kills(
+    url: str, tool: str, rounds: int, seed: int, folder: Path, lease: float = LEASE
+) -> Report:
     """Kill so often; what was seen. Forks, so this process must have no threads."""
-    report, counters, rng = Report(folder), Counters(WORKERS), random.Random(seed)
-    turn = PRIMITIVES[primitive]
+    report, counters = Report(folder, lease), Counters(WORKERS)
+    rng = random.Random(f"{tool} {seed}")
     pids: dict[int, int] = {}
+    longest = 0.0
 
     def start(place: int, number: int) -> None:
-        who = f"{seed}:{number}"
-        pids[place] = _fork(lambda: _work(url, turn, report, counters, place, who), report)
+        who = f"{tool} {seed} {number}"
+        pids[place] = _fork(lambda: _work(url, TOOLS[tool], report, counters, place, who), report)
 
     try:
         for place in range(WORKERS):
             start(place, place)
         _all_go_on(counters, report)
         for number in range(rounds):
-            time.sleep(rng.uniform(0, 0.6))
-            place = rng.randrange(WORKERS)
+            time.sleep(rng.uniform(0, 0.2))
+            place, before, at = rng.randrange(WORKERS), counters.sum(), time.monotonic()
             os.kill(pids[place], signal.SIGKILL)
             os.waitpid(pids.pop(place), 0)
+            if not _until(partial(counters.above, before)):
+                report.say("stuck: nobody got on after a kill")
+                break
+            longest = max(longest, time.monotonic() - at)
             start(place, WORKERS + number)
         _all_go_on(counters, report)
         for pid in pids.values():
@@ -196,28 +274,29 @@ def kills(url: str, primitive: str, rounds: int, seed: int, folder: Path) -> Rep
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    turns = sum(counters.read(place) for place in range(WORKERS))
-    report.say(f"turns: {turns}")
+    report.turns, report.longest = counters.sum(), longest
     with holdfast.connect(url) as locks:
-        deadline = time.monotonic() + PATIENCE
-        while left := locks.inspect():
-            if time.monotonic() > deadline:
-                report.say(f"left: {left}")
-                break
-            time.sleep(0.1)
+        if not _until(lambda: not locks.inspect()):
+            report.say(f"left: {locks.inspect()}")
     return report
+
+
+def _until(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def _all_go_on(counters: Counters, report: Report) -> None:
     """Everybody does another two turns."""
     before = [counters.read(place) for place in range(WORKERS)]
-    deadline = time.monotonic() + PATIENCE
     for place in range(WORKERS):
-        while counters.read(place) < before[place] + 2:
-            if time.monotonic() > deadline:
-                report.say(f"stuck: place {place}")
-                return
-            time.sleep(0.01)
+        if not _until(partial(counters.above, before[place] + 1, place)):
+            report.say(f"stuck: place {place}")
+            return
 
 
 def wrong(report: Report) -> list[str]:
@@ -228,53 +307,60 @@ def wrong(report: Report) -> list[str]:
     return bad + [line for line in said if line.startswith("met:") and not losses]
 
 
-def _record(path: Path, run: dict[str, object]) -> None:
-    """Beside the runs before; the same run again takes the place of the last one."""
-    known = json.loads(path.read_text())["runs"] if path.exists() else []
-    key = run["server"], run["primitive"]
-    command = "python -m tests.stress.kills SERVER PRIMITIVE --rounds 200"
-    runs = [other for other in known if (other["server"], other["primitive"]) != key]
-    path.write_text(json.dumps({**conditions(command), "runs": [*runs, run]}, indent=1) + "\n")
+def one(server: RedisServer | EtcdServer, tool: str, asked: argparse.Namespace) -> dict[str, Any]:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = kills(server.url, tool, asked.kills, asked.seed, Path(folder), asked.lease)
+        bad, said = wrong(report), report.said()
+    if isinstance(server, RedisServer):
+        keys = server.call("KEYS", "*")
+        assert isinstance(keys, list)
+        bad += [
+            f"left: {key} without an end"
+            for key in keys
+            if int(str(server.call("PTTL", str(key)))) == -1
+        ]
+        server.call("FLUSHALL")
+    return {
+        "tool": tool,
+        "kills": asked.kills,
+        "seed": asked.seed,
+        "turns": report.turns,
+        "seconds": round(time.monotonic() - began),
+        "longest": round(report.longest, 3),
+        "leases lost to pauses": sum(line.startswith("lost:") for line in said),
+        "meetings": sum(line.startswith("met:") for line in said),
+        "violations": bad,
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stress.kills", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("server", choices=SERVERS)
-    parser.add_argument("primitive", choices=PRIMITIVES)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--record", type=Path)
-    arguments = parser.parse_args()
-    with SERVERS[arguments.server]() as server, tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        report = kills(
-            server.url, arguments.primitive, arguments.rounds, arguments.seed, Path(folder)
-        )
-        bad, said = wrong(report), report.said()
-        if isinstance(server, RedisServer):
-            keys = server.call("KEYS", "*")
-            assert isinstance(keys, list)
-            for key in keys:
-                if int(str(server.call("PTTL", str(key)))) == -1:
-                    bad.append(f"left: {key} without an end")
-        losses = sum(line.startswith("lost:") for line in said)
-        meetings = sum(line.startswith("met:") for line in said)
-        turns = int(next(line for line in said if line.startswith("turns:")).split()[1])
-        run = {
-            "server": arguments.server,
-            "primitive": arguments.primitive,
-            "kills": arguments.rounds,
-            "seed": arguments.seed,
-            "seconds": round(time.monotonic() - began),
-            "turns": turns,
-            "leases lost to pauses": losses,
-            "meetings": meetings,
-            "wrong": bad,
-        }
-        print(json.dumps(run))
-        if arguments.record:
-            _record(arguments.record, run)
-    return 1 if bad else 0
+    parser.add_argument("tool", choices=TOOLS, nargs="*", default=[], metavar="TOOL")
+    parser.add_argument("--kills", type=int, default=200, help="for each tool (200)")
+    parser.add_argument("--lease", type=float, default=LEASE, help="seconds (2)")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--record", type=Path, help="keep the figures there: kills-SERVER.json")
+    asked = parser.parse_args()
+    if asked.seed is None:
+        asked.seed = random.randrange(1 << 32)
+    tools = asked.tool or [tool for tool in TOOLS if (asked.server, tool) not in ELSEWHERE]
+    runs: list[dict[str, Any]] = []
+    with SERVERS[asked.server]() as server:
+        for tool in tools:
+            runs.append(one(server, tool, asked))
+            print(json.dumps(runs[-1]), flush=True)
+        version = server.version()
+    if asked.record:
+        command = shlex.join(["python", "-m", "tests.stress.kills", *sys.argv[1:]])
+        said = {"server": asked.server, "version": version, **conditions(command), "runs": runs}
+        path = asked.record / f"kills-{asked.server}.json"
+        path.write_text(json.dumps(said, indent=1) + "\n")
+    return 1 if any(run["violations"] for run in runs) else 0
 
 
 if __name__ == "__main__":
