@@ -453,6 +453,41 @@ def test_what_somebody_else_wrote_where_readers_are_kept(server: RedisServer, le
         assert locks.lock("x").acquire(timeout=5)
 
 
+@pytest.mark.req("B7")
+def test_what_somebody_else_wrote_where_a_line_is_kept_does_not_end(server: RedisServer) -> None:
+    """Who waits keeps the line's keys for a while, and with them somebody else's: Redis deleted it
+    when that was over."""
+    url = fresh(server.url, heartbeat=0.1, window=0.3)
+    key = beside(url, "d")
+    with holdfast.connect(url) as here, holdfast.connect(url) as locks, here.lock("x", ttl=60):
+        with waiting(locks.lock("x")) as waiter:
+            in_line(locks, 1)
+            server.call("SET", f"{key}:theirs", "somebody's")
+            server.call("RENAME", f"{key}:theirs", key)
+            with pytest.raises(Misconfigured, match=":d' holds something that is no lock"):
+                waiter.result()
+        assert server.call("PTTL", key) == -1
+
+
+@pytest.mark.req("law 3", "B7")
+@pytest.mark.parametrize("kind", ["reader", "permit"])
+def test_what_somebody_else_wrote_where_one_who_leaves_is_described(
+    server: RedisServer, kind: str
+) -> None:
+    """Its release was confirmed, and it went on holding, for nobody, for a whole ttl."""
+    url = fresh(server.url)
+    with holdfast.connect(url) as locks:
+        lock = locks.rwlock("x").read() if kind == "reader" else locks.semaphore("x", 1)
+        lease = lock.acquire()
+        assert lease
+        server.call("DEL", beside(url, "d"))
+        server.call("SET", beside(url, "d"), "somebody's")
+        assert lease.release() is True
+        assert server.call("EXISTS", beside(url, "h")) == 0
+        server.call("DEL", beside(url, "d"))
+        assert locks.lock("x").acquire(blocking=False)
+
+
 @pytest.mark.req("law 3", "B7")
 def test_what_somebody_else_wrote_where_a_reader_who_waits_would_hold(server: RedisServer) -> None:
     """It was called, and believed to hold, before it could not be written down."""
@@ -510,6 +545,7 @@ def test_what_somebody_else_wrote_beside_a_lock_that_others_understand(
             locks.lock(f"x{prefix}").acquire(timeout=5)
         assert locks.inspect(f"x{prefix}")[0].holders
         lease.renew()
+        assert server.call("PTTL", f"{prefix}:{{x{prefix}}}:s") == -1  # it would end with ours
         assert lease.release() is True
         assert server.call("EXISTS", f"x{prefix}") == 0
         assert locks._engine().keeper.owed == 0

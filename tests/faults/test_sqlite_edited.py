@@ -167,6 +167,30 @@ def test_a_waiter_that_somebody_has_edited(path: Path, url: str, column: str) ->
             one(locks, others, f"x{number}", what)
 
 
+@pytest.mark.req("B7")
+def test_nobody_overtakes_a_waiter_that_somebody_has_edited(path: Path, url: str) -> None:
+    """Who released left the line as it was, and whoever came next found the lock free: past the row
+    that cannot be read, and past who stands in line behind it."""
+    count = "SELECT count(*) FROM waiters"
+    with two(url) as (locks, others):
+        lease = locks.lock("x", ttl=LONG).acquire()
+        assert lease
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(waiting(others.lock("x", ttl=9)))  # looks after 3 s
+            until(lambda: sql(path, count) == [(1,)], "in line")
+            second = stack.enter_context(waiting(others.lock("x", ttl=9)))
+            until(lambda: sql(path, count) == [(2,)], "behind it")
+            sql(path, "UPDATE waiters SET mode = 'somebody''s' WHERE place = 1")
+            assert lease.release()
+            with pytest.raises(Misconfigured, match="waiters"):
+                locks.lock("x").acquire(timeout=0.05)
+            with pytest.raises(Misconfigured, match="waiters"):
+                first.result()
+            again = second.result()
+            assert again
+            again.release()
+
+
 @pytest.mark.req("law 4", "B7")
 @pytest.mark.parametrize("column", CELLS)
 def test_a_cell_that_somebody_has_edited(path: Path, url: str, column: str) -> None:

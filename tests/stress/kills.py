@@ -340,12 +340,14 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("server", choices=SERVERS)
-    parser.add_argument("tool", choices=TOOLS, nargs="*", default=[], metavar="TOOL")
+    parser.add_argument("tool", nargs="*", metavar="TOOL", help=f"of {', '.join(TOOLS)} (all)")
     parser.add_argument("--kills", type=int, default=200, help="for each tool (200)")
     parser.add_argument("--lease", type=float, default=LEASE, help="seconds (2)")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--record", type=Path, help="keep the figures there: kills-SERVER.json")
     asked = parser.parse_args()
+    if unknown := set(asked.tool) - set(TOOLS):
+        parser.error(f"no such tool: {', '.join(unknown)}")
     if asked.seed is None:
         asked.seed = random.randrange(1 << 32)
     tools = asked.tool or [tool for tool in TOOLS if (asked.server, tool) not in ELSEWHERE]

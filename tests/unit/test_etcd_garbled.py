@@ -1,4 +1,7 @@
-"""The etcd backend and a server that speaks gRPC and is no etcd, or answers what no etcd says."""
+"""The etcd backend and a server that speaks gRPC and is no etcd, or answers what no etcd says.
+
+Over 400 lines: a list of cases, each read by itself, that share one such server.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from holdfast.backends.url import parse
 from holdfast.core.port import Port
 from holdfast.ports.asyncio import AsyncioPort
 from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Claim, Unknown
 
 PATIENCE = 20.0
 PORTS = pytest.mark.parametrize("port", ["sync", "aio"])
@@ -180,6 +184,41 @@ def test_a_server_that_is_no_etcd(port: str, what: str) -> None:
             assert isinstance(error, Unavailable), error
             assert f"what answers at {server.address} is no etcd" in str(error)
         assert isinstance(counted, Unavailable), counted  # why, if there was time to the last
+
+
+@PORTS
+@pytest.mark.req("R60", "law 2", "law 3")
+@pytest.mark.parametrize("what", [b"", HEADER, b"\x10\x01\x1a\x02\x12\x00"])
+def test_an_attempt_with_half_an_answer_is_withdrawn(port: str, what: bytes) -> None:
+    """An answer that was cut off between two fields was unknown to who asked, and an answer to the
+    book: the withdrawal was confirmed without a word to the store, which may have the key."""
+    asked: list[str] = []
+
+    def said(method: str) -> bytes:
+        asked.append(method)
+        return what if method == wire.TXN else SOUND[method]
+
+    async def give_up(port: Port, address: str) -> None:
+        backend = EtcdBackend.from_url(parse(f"etcd://{address}"))
+        backend.open(port, Told())
+        claim = Claim("x", "a" * 32, ttl=30.0)
+        try:
+            answer = await backend.attempt(claim, True, port.now() + PATIENCE)
+            assert isinstance(answer, Unknown)
+            assert asked.count(wire.TXN) == 1
+            await backend.withdraw(claim, True, port.now() + PATIENCE)
+            assert asked.count(wire.TXN) == 2  # which leaves a tombstone
+        finally:
+            await backend.close()
+
+    async def main(address: str) -> None:
+        await give_up(AsyncioPort(), address)
+
+    with grpc(said) as server:
+        if port == "aio":
+            asyncio.run(main(server.address))
+        else:
+            drive(give_up(ThreadPort(), server.address))
 
 
 @PORTS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.backends.common import shown
 from holdfast.backends.etcd import line, wire
-from holdfast.backends.etcd.answers import KeyValue, TxnAnswer
+from holdfast.backends.etcd.answers import Garbled, KeyValue, TxnAnswer
 from holdfast.backends.etcd.book import REVOKED, Book, lease_gone
 from holdfast.backends.etcd.channel import Request, no_space, refusal
 from holdfast.backends.etcd.entry import Blocker, Entry
@@ -123,6 +123,8 @@ class Taking:
             entry.pending -= 1
             return Failure(result.code, result.text, applied=False), others
         answer = TxnAnswer.read(result)
+        if not answer.revision or not answer.answers:  # etcd always says when, and what it did
+            raise Garbled("a transaction says nothing of what it did")
         if answer.succeeded:
             entry.revision = answer.revision
         entry.pending -= 1

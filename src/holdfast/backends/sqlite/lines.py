@@ -28,7 +28,10 @@ __all__ = [
     "joined",
 ]
 
-FREE = "SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?) FROM state"
+FREE = """
+SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?1)
+OR EXISTS (SELECT 1 FROM waiters WHERE name = ?1) FROM state
+"""
 TAKE = "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 GIVE = """
 DELETE FROM holders WHERE name = ? AND owner = ? AND expires > ?

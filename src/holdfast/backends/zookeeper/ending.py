@@ -66,17 +66,24 @@ class Ending(Ground):
     async def _remove(self, record: Record, deadline: float) -> bool | Unknown:
         """Delete the node, again and again until that is confirmed or the session is gone; whether
         it was there until we did. (Another claim may end a session whose connection is lost and
-        that nobody relies on any more, while a release waits for it: that releases, too.)"""
+        that nobody relies on any more, while a release waits for it: that releases, too. But what
+        the server ended, while nobody vouched for it any more, was not ours to give back: a delete
+        without an answer says nothing then.)"""
         session = record.session
+        vouched = self._port.now() < session.deadline
         unsure = False
         while True:
             if not session.usable:
                 await session.ended_event.wait(deadline)
             if session.gone:
                 self._drop(record)
-                return unsure or session.left
-            if not session.usable or not await session.connected(deadline):
+                return session.left or (unsure and vouched)
+            if not session.usable:
                 return SILENT
+            if not await session.connected(deadline):
+                if session.usable:
+                    return SILENT
+                continue  # it has ended meanwhile, which is an answer
             path = record.path
             if path is None:
                 synced, listed = session.ask(

@@ -298,7 +298,10 @@ class Look(Reply):
         super().__init__()
         self._session = session
         self._records = records
-        fresh = now - session.contact < FRESH * min(record.claim.ttl for record in records)
+        shortest = min(record.claim.ttl for record in records)
+        # Nor may it be older than those that keep a lease longer than its session: while we only
+        # waited nobody made any, and the lease would be over when it is granted.
+        fresh = now - session.contact < min(FRESH * shortest, session.timeout / 4)
         self.synced = None if fresh else Reply()
         self.dated = session.contact if fresh else now
 

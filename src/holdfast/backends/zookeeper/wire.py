@@ -301,6 +301,7 @@ class Wire:
         resumed = 4 + INT.unpack_from(answer)[0] if len(answer) >= 12 else math.inf
         known = len(answer) >= 12 and INT.unpack_from(answer, 8)[0] > 0
         if known and len(answer) > resumed and self._leaving is not None:
+            self._leaving.error = None  # that of a close on a connection that was lost
             self._leaving.set()
         elif known or len(answer) < 12:
             return exceptions.ConnectionDropped("the end of the session was not confirmed")

@@ -31,11 +31,13 @@ if mode == 'x' and owner_x == owner then
   held = true
   nobody_holds()
 elseif mode == 's' or mode == 'p' then
-  ours(function()
-    if not redis.call('ZSCORE', holders, owner) then return end
+  local left = ours(function()
+    if not redis.call('ZSCORE', holders, owner) then return true end
     held = true
     stops_sharing(owner)
+    return true
   end)
+  if not left then forget(owner) end  -- its entry is not to be read: out of the lock all the same
 end
 if not held then
   ours(function()

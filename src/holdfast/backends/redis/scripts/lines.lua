@@ -209,6 +209,7 @@ local function is_here(channel, hearing, window, now)
     kept = now + 3 * window
     keep(clients, 3 * window)
     keep(queue, 3 * window)
+    redis.call('HLEN', entries)  -- what is somebody else's is given no end
     keep(entries, 3 * window)
   end
 end

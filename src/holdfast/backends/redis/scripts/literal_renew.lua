@@ -11,5 +11,8 @@ if not is_held_by(lock, ARGV[1]) then return 0 end
 -- Always a write, though it may change nothing: WAIT confirms what its connection has written.
 local ms = math.ceil(ARGV[2] / 1000)
 redis.call('PEXPIRE', lock, text(math.max(ms, redis.call('PTTL', lock))))
-keep(marks, math.max(tonumber(ARGV[2]), tonumber(ARGV[3])))
+ours(function()
+  redis.call('HLEN', marks)  -- what is somebody else's is given no end
+  keep(marks, math.max(tonumber(ARGV[2]), tonumber(ARGV[3])))
+end)
 return 1
