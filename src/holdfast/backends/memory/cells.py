@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.backends.common import conflict
 from holdfast.types import Cell, CellConflict
 
 __all__ = ["Cells"]
@@ -68,11 +69,10 @@ class Cells:
             self._forget_cells(now)
             stored = self._cells.get(name)
             current = None if stored is None else stored.at(now)
-            if expect is not None and expect != (0 if current is None else current.version):
-                return CellConflict(current, "its version is another")
             highest = None if stored is None else stored.fence
-            if fence is not None and highest is not None and fence < highest:
-                return CellConflict(current, "a newer fencing token has written before")
+            refused = conflict(current, highest, expect, fence)
+            if refused is not None:
+                return refused
             version = self._token()
             expires = math.inf if ttl is None else now + ttl
             if stored is None:

@@ -11,6 +11,7 @@ import hashlib
 import math
 from typing import NamedTuple
 
+from holdfast.backends.common import conflict
 from holdfast.backends.sql.desk import Desk, Moved
 from holdfast.backends.sql.room import Room
 from holdfast.backends.sql.schema import Tables
@@ -91,10 +92,10 @@ class Cells:
                 await session.run("COMMIT", (), deadline)
                 raise Moved
             seen = _Seen(*found.rows[0])
-            conflict = _conflict(seen, expect, fence)
-            if conflict is not None:
+            refused = conflict(seen.cell, seen.fence, expect, fence)
+            if refused is not None:
                 await session.run("ROLLBACK", (), deadline)
-                return conflict
+                return refused
             version = max(seen.version + 1, seen.now)
             fences = [token for token in (fence, seen.fence) if token is not None]
             expires = None if ttl is None else seen.now + round(ttl * 1e6)
@@ -127,15 +128,6 @@ class Cells:
 
         mark = _mark(name.encode())
         return await self._room.changed(mark, version, read, deadline, PATIENCE)
-
-
-def _conflict(seen: _Seen, expect: int | None, fence: int | None) -> CellConflict | None:
-    current = seen.cell
-    if expect is not None and expect != (0 if current is None else current.version):
-        return CellConflict(current, "its version is another")
-    if fence is not None and seen.fence is not None and fence < seen.fence:
-        return CellConflict(current, "a newer fencing token has written before")
-    return None
 
 
 def _mark(name: bytes) -> str:
