@@ -77,7 +77,7 @@ class Cells:
             expires = math.inf if ttl is None else now + ttl
             if stored is None:
                 stored = self._cells[name] = _StoredCell()
-            stored.fence = highest if fence is None else fence  # the highest: see above
+            stored.fence = highest if fence is None else fence  # no lower one got here
             stored.expires = expires
             stored.cell = None if value is None else Cell(value, version)
             if ttl is not None:

@@ -97,13 +97,13 @@ class Cells:
                 await session.run("ROLLBACK", (), deadline)
                 return refused
             version = max(seen.version + 1, seen.now)
-            fences = [token for token in (fence, seen.fence) if token is not None]
+            top = seen.fence if fence is None else fence  # no lower one got here
             expires = None if ttl is None else seen.now + round(ttl * 1e6)
             writes: list[Statement] = [
                 (
                     f"UPDATE {self._tables.cells} SET value = %s, version = %s, expires = %s,"
                     " fence = %s WHERE name = %s",
-                    (value, version, expires, max(fences, default=None), key),
+                    (value, version, expires, top, key),
                 )
             ]
             if dialect.notify:

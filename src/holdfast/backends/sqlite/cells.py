@@ -100,12 +100,11 @@ class Cells:
             db.execute("ROLLBACK")
             return refused
         version = self.site.epoch.reserve(db)
-        fences = [token for token in (fence, highest) if token is not None]
-        if value is None and not fences:
+        top = highest if fence is None else fence  # no lower one got here
+        if value is None and top is None:
             db.execute("DELETE FROM cells WHERE name = ?", (key,))
         else:
             expires = None if ttl is None else now + ttl
-            top = max(fences, default=None)
             db.execute(
                 "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)
             )

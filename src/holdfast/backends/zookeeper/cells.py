@@ -176,8 +176,7 @@ class Cells(Ground):
             refused = conflict(seen.cell, seen.fence, expect, fence)
             if refused is not None:
                 return refused
-            fences = [token for token in (fence, seen.fence) if token is not None]
-            highest = max(fences, default=None)
+            highest = seen.fence if fence is None else fence  # no lower one got here
             sent = self._port.now()
             (done,) = session.ask(self._writing(path, value, highest, ttl, seen))
             if not await self._answered(done, deadline):
