@@ -16,6 +16,7 @@ The tables are those of `row`, and the two exclude one another: who needs order 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
+from holdfast.core.backoff import pause
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Event
 from holdfast.errors import Unavailable
@@ -137,7 +139,7 @@ class OptimisticBackend(TableBackend):
         event, looks = self._waits.get(claim.owner) or (port.event(), 0)
         if self._room.closed:
             return None
-        delay = min(self._poll, SOONEST * 2 ** min(looks, 20)) * (0.5 + port.random() / 2)
+        delay = pause(looks + 1, port.random(), math.inf, first=SOONEST, longest=self._poll)
         left: float = busy.token
         await event.wait(min(deadline, port.now() + min(delay, max(left, SOONEST))))
         return None
