@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from holdfast.core.port import interruptible
-from holdfast.types import Cell, CellConflict
+from holdfast.types import Cell, CellConflict, Claim
 
 __all__ = [
     "NEWER_FENCE",
@@ -120,9 +120,12 @@ class Tombstones:
         self._until: dict[str, float] = {}
         self.graves: list[tuple[float, str]] = []  # the same, soonest first
 
-    def bury(self, owner: str, until: float) -> None:
-        heapq.heappush(self.graves, (until, owner))
-        self._until[owner] = until
+    def bury(self, claim: Claim, now: float) -> None:
+        """It was withdrawn: until a ttl from now."""
+        self.forget(now)
+        until = now + claim.ttl
+        heapq.heappush(self.graves, (until, claim.owner))
+        self._until[claim.owner] = until
 
     def cover(self, owner: str, now: float) -> bool:
         self.forget(now)

@@ -149,7 +149,8 @@ class OptimisticBackend(TableBackend):
         if waits is not None:
             waits[0].set()
         if tombstone:
-            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
+            with self._port.mutex():
+                self._tombstones.bury(claim, self._port.now())
         answer = await self._end(claim, tombstone, deadline)
         return answer if isinstance(answer, Unknown) else RELEASED
 
@@ -158,7 +159,8 @@ class OptimisticBackend(TableBackend):
     ) -> Released | AlreadyLost | Unknown:
         claim = grant.claim
         if tombstone:
-            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
+            with self._port.mutex():
+                self._tombstones.bury(claim, self._port.now())
         given = await self._end(claim, tombstone, deadline)
         if isinstance(given, Unknown):
             return given
