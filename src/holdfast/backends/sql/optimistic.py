@@ -99,8 +99,9 @@ class OptimisticBackend(TableBackend):
                 if known is not None and port.now() >= deadline:
                     return Busy("", None, 0.0)  # it was when last seen: there is no time to look
                 raise Unavailable(seen.reason)  # nothing but a look was asked for
-            if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
-                return Buried()
+            with port.mutex():
+                if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
+                    return Buried()
             result: Result | Unknown
             if not seen.rows:
                 result = await self._desk.ask(
