@@ -493,9 +493,9 @@ def test_rows_that_nobody_has_locked_are_swept(server: SqlServer) -> None:
         for name in ("a", "b", "c"):
             with here.lock(name):
                 pass
-        backend._next = 0.0
+        backend._sweeper._next = 0.0
         drive(backend._tidy())
-        assert backend._next > 0
+        assert backend._sweeper._next > 0
         assert server.query(count) == "4"  # they are young
         there.sweep()
         assert server.query(count) == "0"

@@ -133,3 +133,20 @@ def test_pauses_grow_and_stay_within_reason(
     failures: int, random: float, remaining: float, pause: float
 ) -> None:
     assert backoff.pause(failures, random, remaining) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize(
+    ("failures", "random", "remaining", "pause"),
+    [
+        (1, 0.0, math.inf, 0.0005),  # as short as asked for
+        (3, 1.0, math.inf, 0.004),
+        (9, 1.0, math.inf, 0.25),
+        (9, 1.0, 0.4, 0.1),
+        (9, 1.0, 0.0, 0.005),
+    ],
+)
+def test_pauses_of_other_lengths(
+    failures: int, random: float, remaining: float, pause: float
+) -> None:
+    found = backoff.pause(failures, random, remaining, first=0.001, longest=0.25)
+    assert found == pytest.approx(pause)

@@ -1,4 +1,5 @@
-"""What several backends need and no protocol asks for: who somebody is, and who was withdrawn.
+"""What several backends need and no protocol asks for: who somebody is, who was withdrawn, and who
+may write a cell.
 
 Contract: no I/O, nothing of any store. Partners: the backends' folders, and `local.py`.
 """
@@ -16,8 +17,23 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from holdfast.core.port import interruptible
+from holdfast.types import Cell, CellConflict, Claim
 
-__all__ = ["Tombstones", "begun", "info_of", "info_text", "not_for_children", "public_id", "shown"]
+__all__ = [
+    "NEWER_FENCE",
+    "OTHER_VERSION",
+    "Tombstones",
+    "begun",
+    "conflict",
+    "info_of",
+    "info_text",
+    "not_for_children",
+    "public_id",
+    "shown",
+]
+
+OTHER_VERSION = "its version is another"
+NEWER_FENCE = "a newer fencing token has written before"
 
 
 class Connection(Protocol):
@@ -83,6 +99,17 @@ def public_id(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:8]
 
 
+def conflict(
+    current: Cell | None, highest: int | None, expect: int | None, fence: int | None
+) -> CellConflict | None:
+    """Why a cell may not be written; `highest` is the highest fence that has written it."""
+    if expect is not None and expect != (0 if current is None else current.version):
+        return CellConflict(current, OTHER_VERSION)
+    if fence is not None and highest is not None and fence < highest:
+        return CellConflict(current, NEWER_FENCE)
+    return None
+
+
 class Tombstones:
     """Owners that were withdrawn while a request of theirs may still be on its way (law 3). That
     request comes from this process or not at all, so this is the place to remember them."""
@@ -93,9 +120,12 @@ class Tombstones:
         self._until: dict[str, float] = {}
         self.graves: list[tuple[float, str]] = []  # the same, soonest first
 
-    def bury(self, owner: str, until: float) -> None:
-        heapq.heappush(self.graves, (until, owner))
-        self._until[owner] = until
+    def bury(self, claim: Claim, now: float) -> None:
+        """It was withdrawn: until a ttl from now."""
+        self.forget(now)
+        until = now + claim.ttl
+        heapq.heappush(self.graves, (until, claim.owner))
+        self._until[claim.owner] = until
 
     def cover(self, owner: str, now: float) -> bool:
         self.forget(now)

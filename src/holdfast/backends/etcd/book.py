@@ -52,10 +52,8 @@ class Book:
         return entry
 
     def bury(self, claim: Claim) -> None:
-        now = self.port.now()
         with self.port.mutex():
-            self._graves.forget(now)
-            self._graves.bury(claim.owner, now + claim.ttl)
+            self._graves.bury(claim, self.port.now())
 
     def buried(self, claim: Claim) -> bool:
         if not self._graves.graves:  # the usual case

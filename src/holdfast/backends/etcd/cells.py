@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+from holdfast.backends.common import NEWER_FENCE, OTHER_VERSION
 from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import KeyValue, LeaseAnswer, Ranged, TxnAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
@@ -93,7 +94,7 @@ class Cells:
             return (Unknown(result.text), 0) if result.applied is None else (result, lease)
         answer = TxnAnswer.read(result)
         if not answer.succeeded:
-            return CellConflict(_cell(answer.ranged(0).kvs), "its version is another"), lease
+            return CellConflict(_cell(answer.ranged(0).kvs), OTHER_VERSION), lease
         spent = sum(kv.lease for kv in answer.ranged(0).kvs)
         # One for no fence yet, and one for a fence that is not higher than ours.
         inner = answer.of(1)
@@ -101,8 +102,7 @@ class Cells:
             if not isinstance(inner, TxnAnswer):
                 break
             if not inner.succeeded and isinstance(inner.of(0), Ranged):
-                reason = "a newer fencing token has written before"
-                return CellConflict(_cell(inner.ranged(0).kvs), reason), lease
+                return CellConflict(_cell(inner.ranged(0).kvs), NEWER_FENCE), lease
             inner = inner.of(0)
         return Cell(value or b"", answer.revision), spent
 

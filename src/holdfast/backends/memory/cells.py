@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.backends.common import conflict
 from holdfast.types import Cell, CellConflict
 
 __all__ = ["Cells"]
@@ -68,16 +69,15 @@ class Cells:
             self._forget_cells(now)
             stored = self._cells.get(name)
             current = None if stored is None else stored.at(now)
-            if expect is not None and expect != (0 if current is None else current.version):
-                return CellConflict(current, "its version is another")
             highest = None if stored is None else stored.fence
-            if fence is not None and highest is not None and fence < highest:
-                return CellConflict(current, "a newer fencing token has written before")
+            refused = conflict(current, highest, expect, fence)
+            if refused is not None:
+                return refused
             version = self._token()
             expires = math.inf if ttl is None else now + ttl
             if stored is None:
                 stored = self._cells[name] = _StoredCell()
-            stored.fence = highest if fence is None else fence  # the highest: see above
+            stored.fence = highest if fence is None else fence  # no lower one got here
             stored.expires = expires
             stored.cell = None if value is None else Cell(value, version)
             if ttl is not None:

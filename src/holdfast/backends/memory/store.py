@@ -139,7 +139,7 @@ class Store(Cells):
         with self.mutex:
             now = self._clock()
             if tombstone:
-                self._tombstones.bury(claim.owner, now + claim.ttl)
+                self._tombstones.bury(claim, now)
             line = self._lines.get(claim.name)
             if line is None:
                 return False
@@ -166,9 +166,8 @@ class Store(Cells):
         with a tombstone."""
         with self.mutex:
             now = self._clock()
-            self._tombstones.forget(now)
             if tombstone:
-                self._tombstones.bury(claim.owner, now + claim.ttl)
+                self._tombstones.bury(claim, now)
             line = self._lines.get(claim.name)
             if line is not None:
                 line.queue.pop(claim.owner, None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from holdfast.backends.common import NEWER_FENCE, OTHER_VERSION
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import slot_of
 from holdfast.backends.redis.lua import CELL_READ, CELL_WRITE
@@ -21,7 +22,7 @@ __all__ = ["Cells"]
 MEMORY = 86400.0
 """How long an empty cell's version and fence are remembered."""
 
-REASONS = {b"fence": "a newer fence has written before", b"version": "the version is another"}
+REASONS = {b"fence": NEWER_FENCE, b"version": OTHER_VERSION}
 
 
 class Cells:

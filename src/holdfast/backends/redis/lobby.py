@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 
 from holdfast.backends.redis.waiting import Room
+from holdfast.core.backoff import pause
 from holdfast.core.port import Event, Port
 from holdfast.types import Claim
 
@@ -75,18 +76,18 @@ class Line:
         "channel",
         "idle_since",
         "look_at",
-        "pause",
+        "looks",
         "tickets",
         "watched",
     )
 
-    def __init__(self, channel: str, port: Port, pause: float) -> None:
+    def __init__(self, channel: str, port: Port) -> None:
         self.channel = channel
         self.tickets: dict[str, Ticket] = {}  # in the order of their coming
         self.calls = 0
         self.watched = False
         self.look_at = math.inf
-        self.pause = pause
+        self.looks = 0  # in a row, for a release that nobody would announce
         self.idle_since = math.inf
         self._mutex = port.mutex()
 
@@ -145,7 +146,7 @@ class Lobby:
         with self._port.mutex():
             now = self._port.now()
             line.leave(claim.owner, now)
-            line.pause = FIRST * self._poll
+            line.looks = 0
             line.look_at = min(until, now + self._heartbeat)
             first = line.first()
             if first is not None:
@@ -194,7 +195,7 @@ class Lobby:
         with self._port.mutex():
             line = self._lines.get(name)
             if line is None:
-                line = Line(self._channel(name), self._port, FIRST * self._poll)
+                line = Line(self._channel(name), self._port)
                 self._lines[name] = line
             ticket = line.tickets.get(owner)
             if ticket is None:
@@ -219,11 +220,12 @@ class Lobby:
     def _look_at(self, line: Line, sight: Sight) -> float:
         now = self._port.now()
         if sight.announced:
-            pause = self._heartbeat
+            limit = now + self._heartbeat
         else:
-            pause = line.pause * (0.5 + self._port.random() / 2)
-            line.pause = min(2 * line.pause, self._poll)
-        return min(now + pause, max(sight.ends, now) + LITTLE)
+            line.looks += 1
+            random, poll = self._port.random(), self._poll
+            limit = now + pause(line.looks, random, math.inf, first=FIRST * poll, longest=poll)
+        return min(limit, max(sight.ends, now) + LITTLE)
 
     def leave(self, claim: Claim) -> None:
         """It waits no longer; nothing if it did not. Never waits."""

@@ -11,6 +11,7 @@ import hashlib
 import math
 from typing import NamedTuple
 
+from holdfast.backends.common import conflict
 from holdfast.backends.sql.desk import Desk, Moved
 from holdfast.backends.sql.room import Room
 from holdfast.backends.sql.schema import Tables
@@ -91,18 +92,18 @@ class Cells:
                 await session.run("COMMIT", (), deadline)
                 raise Moved
             seen = _Seen(*found.rows[0])
-            conflict = _conflict(seen, expect, fence)
-            if conflict is not None:
+            refused = conflict(seen.cell, seen.fence, expect, fence)
+            if refused is not None:
                 await session.run("ROLLBACK", (), deadline)
-                return conflict
+                return refused
             version = max(seen.version + 1, seen.now)
-            fences = [token for token in (fence, seen.fence) if token is not None]
+            top = seen.fence if fence is None else fence  # no lower one got here
             expires = None if ttl is None else seen.now + round(ttl * 1e6)
             writes: list[Statement] = [
                 (
                     f"UPDATE {self._tables.cells} SET value = %s, version = %s, expires = %s,"
                     " fence = %s WHERE name = %s",
-                    (value, version, expires, max(fences, default=None), key),
+                    (value, version, expires, top, key),
                 )
             ]
             if dialect.notify:
@@ -127,15 +128,6 @@ class Cells:
 
         mark = _mark(name.encode())
         return await self._room.changed(mark, version, read, deadline, PATIENCE)
-
-
-def _conflict(seen: _Seen, expect: int | None, fence: int | None) -> CellConflict | None:
-    current = seen.cell
-    if expect is not None and expect != (0 if current is None else current.version):
-        return CellConflict(current, "its version is another")
-    if fence is not None and seen.fence is not None and fence < seen.fence:
-        return CellConflict(current, "a newer fencing token has written before")
-    return None
 
 
 def _mark(name: bytes) -> str:

@@ -7,7 +7,6 @@ theirs either. Partners: `bound.py`, `holding.py`.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 from holdfast.backends.common import public_id
@@ -16,9 +15,10 @@ from holdfast.backends.sql.holding import Holding
 from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.session import Blocked, Conflict, Gone, Refused, Session
 from holdfast.backends.sql.speech import RowSpeech, Speech, Verdict
+from holdfast.backends.sql.sweep import Sweeper
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
-from holdfast.errors import HoldfastError, Misconfigured, Unavailable, Unsupported
+from holdfast.errors import Misconfigured, Unavailable, Unsupported
 from holdfast.types import (
     Capabilities,
     Cell,
@@ -32,22 +32,16 @@ from holdfast.types import (
 
 __all__ = ["Connected", "ForUpdate", "advisory", "for_update"]
 
-log = logging.getLogger("holdfast")
-
 FAILOVER = (
     "everything: locks end with their connections, and after a failover others may take them "
     "while the old holder has not noticed yet; tokens still increase"
 )
 
-
-EVERY = 60.0
-"""Seconds of use between two rounds in which a client forgets old rows."""
-
 BATCH = 100
-"""So many in a round."""
+"""So many old rows are forgotten in a round."""
 
-IDLE = 600.0
-"""Seconds after which a row is old: making it again costs two trips."""
+ROUND = 1.0
+"""Seconds for one, in which the sitter does nothing else."""
 
 
 class Connected(Holding):
@@ -195,29 +189,15 @@ class ForUpdate(Connected):
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
-        self._next = port.now() + EVERY * port.random()
-        self._after = b""
+        self._sweeper = Sweeper(port, self._sweep, ROUND)
 
     async def sweep(self, idle: float, deadline: float) -> int:
-        count, after = 0, b""
-        while True:
-            swept, after = await self._sweep(after, idle, deadline)
-            count += swept
-            if not after:
-                return count
+        return await self._sweeper.sweep(idle, deadline)
 
     async def _tidy(self) -> None:
-        now = self._port.now()
-        if now < self._next:
-            return
-        self._next = now + EVERY * (0.5 + self._port.random())
-        try:
-            _, self._after = await self._sweep(self._after, IDLE, now + 1.0)
-        except HoldfastError as error:
-            log.info("sweeping was not possible and is tried again later: %s", error)
+        await self._sweeper.tidy()
 
-    async def _sweep(self, after: bytes, idle: float, deadline: float) -> tuple[int, bytes]:
-        """How many were forgotten, and where to go on (empty: at the beginning)."""
+    async def _sweep(self, after: bytes, idle: float, deadline: float) -> tuple[int, bytes | None]:
         spare = await self._spare.take(deadline)
         try:
             rows = (await spare.run(*self._speech.old(after, idle, BATCH), deadline)).rows
@@ -225,13 +205,13 @@ class ForUpdate(Connected):
             count = sum([await self._forgotten(spare, name, deadline) for name in names])
         except Refused as error:
             if error.code in self._speech.absent:
-                return 0, b""
+                return 0, None
             raise Unavailable(f"{self._driver.where} refuses to sweep: {error}") from None
         except Gone as error:
             raise Unavailable(f"{self._driver.where} did not answer: {error}") from None
         finally:
             self._spare.give(spare)
-        return count, names[-1] if len(names) == BATCH else b""
+        return count, names[-1] if len(names) == BATCH else None
 
     async def _forgotten(self, spare: Session, name: bytes, deadline: float) -> bool:
         try:

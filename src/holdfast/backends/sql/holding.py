@@ -55,8 +55,7 @@ class Holding(Bound):
         with port.mutex():
             now = port.now()
             if tombstone:
-                self._graves.forget(now)
-                self._graves.bury(claim.owner, now + claim.ttl)
+                self._graves.bury(claim, now)
             record = self._records.get(claim.owner)
             if record is None:
                 return Released()
@@ -175,7 +174,7 @@ class Holding(Bound):
         with port.mutex():
             now = port.now()
             if tombstone:
-                self._graves.bury(claim.owner, now + claim.ttl)
+                self._graves.bury(claim, now)
             record = self._records.get(claim.owner)
             if record is None:
                 return AlreadyLost(NOT_OURS)

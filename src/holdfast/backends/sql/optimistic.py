@@ -16,6 +16,7 @@ The tables are those of `row`, and the two exclude one another: who needs order 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER, NOT_OURS, RELEASED, TableBackend
+from holdfast.core.backoff import pause
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Event
 from holdfast.errors import Unavailable
@@ -97,8 +99,9 @@ class OptimisticBackend(TableBackend):
                 if known is not None and port.now() >= deadline:
                     return Busy("", None, 0.0)  # it was when last seen: there is no time to look
                 raise Unavailable(seen.reason)  # nothing but a look was asked for
-            if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
-                return Buried()
+            with port.mutex():
+                if self._tombstones.cover(claim.owner, port.now()):  # looked at after reading
+                    return Buried()
             result: Result | Unknown
             if not seen.rows:
                 result = await self._desk.ask(
@@ -137,7 +140,7 @@ class OptimisticBackend(TableBackend):
         event, looks = self._waits.get(claim.owner) or (port.event(), 0)
         if self._room.closed:
             return None
-        delay = min(self._poll, SOONEST * 2 ** min(looks, 20)) * (0.5 + port.random() / 2)
+        delay = pause(looks + 1, port.random(), math.inf, first=SOONEST, longest=self._poll)
         left: float = busy.token
         await event.wait(min(deadline, port.now() + min(delay, max(left, SOONEST))))
         return None
@@ -147,7 +150,8 @@ class OptimisticBackend(TableBackend):
         if waits is not None:
             waits[0].set()
         if tombstone:
-            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
+            with self._port.mutex():
+                self._tombstones.bury(claim, self._port.now())
         answer = await self._end(claim, tombstone, deadline)
         return answer if isinstance(answer, Unknown) else RELEASED
 
@@ -156,7 +160,8 @@ class OptimisticBackend(TableBackend):
     ) -> Released | AlreadyLost | Unknown:
         claim = grant.claim
         if tombstone:
-            self._tombstones.bury(claim.owner, self._port.now() + claim.ttl)
+            with self._port.mutex():
+                self._tombstones.bury(claim, self._port.now())
         given = await self._end(claim, tombstone, deadline)
         if isinstance(given, Unknown):
             return given

@@ -16,6 +16,7 @@ from holdfast.backends.sql.cells import Cells
 from holdfast.backends.sql.desk import Desk
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.ear import SessionEar
+from holdfast.backends.sql.leftovers import Leftovers
 from holdfast.backends.sql.overview import Overview
 from holdfast.backends.sql.places import Turn, Turns
 from holdfast.backends.sql.room import Room
@@ -46,6 +47,9 @@ BEATS = 3
 
 LONGEST = 60.0
 """Seconds of a heartbeat, and of a window."""
+
+ROUND = 5.0
+"""Seconds for a round of the sweeper."""
 
 FAREWELL = 1.0
 """Seconds that closing waits for what runs beside."""
@@ -84,7 +88,7 @@ class TableBackend(Overview, Cells):
         )
         window = microseconds(self._window)
         self._steps = Steps(self._desk, self._words, window, self._handed_over)
-        self._sweeper = Sweeper(port, self._desk, self._words, self._steps)
+        self._sweeper = Sweeper(port, Leftovers(self._desk, self._words, self._steps).round, ROUND)
 
     async def turn(self, patience: float, deadline: float) -> Turn:
         return await self._turns.turn(patience, deadline)
@@ -138,12 +142,7 @@ class TableBackend(Overview, Cells):
 
     async def sweep(self, idle: float, deadline: float) -> int:
         """Forget all that is over, and names that nobody has used for so many seconds."""
-        count, after = 0, b""
-        while True:
-            swept, after = await self._sweeper.sweep(after, idle, deadline)
-            count += swept
-            if not after and not swept:
-                return count
+        return await self._sweeper.sweep(idle, deadline)
 
     # -- renewal ----------------------------------------------------------------------------------
 

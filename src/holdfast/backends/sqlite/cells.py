@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast.backends.common import Tombstones
+from holdfast.backends.common import Tombstones, conflict
 from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.site import Site
 from holdfast.types import Cell, CellConflict
@@ -95,21 +95,16 @@ class Cells:
         db, key = self.db, name.encode()
         now = self.begin()
         current, _, highest = self._cell(key)
-        conflict = None
-        if expect is not None and expect != (0 if current is None else current.version):
-            conflict = CellConflict(current, "its version is another")
-        elif fence is not None and highest is not None and fence < highest:
-            conflict = CellConflict(current, "a newer fencing token has written before")
-        if conflict is not None:
+        refused = conflict(current, highest, expect, fence)
+        if refused is not None:
             db.execute("ROLLBACK")
-            return conflict
+            return refused
         version = self.site.epoch.reserve(db)
-        fences = [token for token in (fence, highest) if token is not None]
-        if value is None and not fences:
+        top = highest if fence is None else fence  # no lower one got here
+        if value is None and top is None:
             db.execute("DELETE FROM cells WHERE name = ?", (key,))
         else:
             expires = None if ttl is None else now + ttl
-            top = max(fences, default=None)
             db.execute(
                 "REPLACE INTO cells VALUES (?, ?, ?, ?, ?)", (key, value, version, expires, top)
             )

@@ -178,7 +178,7 @@ class Store(Cells):
             if given.rowcount == 1:
                 return True  # and nobody waits
         else:
-            self.tombstones.bury(claim.owner, now + claim.ttl)
+            self.tombstones.bury(claim, now)
         db, now = self.db, self.begin()
         key = (name, claim.owner)
         gone = "DELETE FROM holders WHERE name = ? AND owner = ?"
@@ -205,7 +205,7 @@ class Store(Cells):
         with a tombstone."""
         db, name = self.db, claim.name.encode()
         if tombstone:
-            self.tombstones.bury(claim.owner, schema.now() + claim.ttl)
+            self.tombstones.bury(claim, schema.now())
         now = self.begin()
         self.site.post.forget(claim.owner)
         place = self._place(claim.owner)

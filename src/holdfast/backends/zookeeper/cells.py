@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from holdfast.backends.common import conflict
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground
 from holdfast.backends.zookeeper.naming import CELLS, encoded
@@ -172,13 +173,10 @@ class Cells(Ground):
         path = self._cell_path(name)
         while True:
             session, seen = await self._read(name, deadline)
-            current = seen.cell
-            if expect is not None and expect != (0 if current is None else current.version):
-                return CellConflict(current, "its version is another")
-            if fence is not None and seen.fence is not None and fence < seen.fence:
-                return CellConflict(current, "a newer fencing token has written before")
-            fences = [token for token in (fence, seen.fence) if token is not None]
-            highest = max(fences, default=None)
+            refused = conflict(seen.cell, seen.fence, expect, fence)
+            if refused is not None:
+                return refused
+            highest = seen.fence if fence is None else fence  # no lower one got here
             sent = self._port.now()
             (done,) = session.ask(self._writing(path, value, highest, ttl, seen))
             if not await self._answered(done, deadline):

@@ -22,9 +22,7 @@ class Ending(Ground):
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         with self._port.mutex():
             if tombstone:
-                now = self._port.now()
-                self._graves.forget(now)
-                self._graves.bury(claim.owner, now + claim.ttl)
+                self._graves.bury(claim, self._port.now())
             record = self._records.get(claim.owner)
             if record is None:
                 return Released()
@@ -40,8 +38,7 @@ class Ending(Ground):
         claim = grant.claim
         with self._port.mutex():
             if tombstone:
-                now = self._port.now()
-                self._graves.bury(claim.owner, now + claim.ttl)
+                self._graves.bury(claim, self._port.now())
             record = self._records.get(claim.owner)
             if record is None:
                 return AlreadyLost(NOT_OURS)
