@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.found.memory import url
@@ -17,8 +17,12 @@ from tests.waiting import PATIENCE, until
 
 import holdfast
 from holdfast import LeaseLost, Unavailable, aio
+from holdfast.core.backend import Backend
+from holdfast.core.hold import Hold
+from holdfast.core.keeper import TICK, Keeper
 from holdfast.ports.clock import now
-from holdfast.types import Claim, Unknown
+from holdfast.testing.world import Host, World, WorldPort
+from holdfast.types import Claim, Grant, Unknown
 
 
 @pytest.mark.req("law 5", "thousands of renewals due at once")
@@ -234,3 +238,28 @@ def test_a_lost_lease_does_not_have_the_next_one_forgotten(locks: holdfast.Locks
     assert new is not None
     assert new.held
     assert lock.acquire(timeout=0) is not None
+
+
+@pytest.mark.req("R20", "law 5")
+def test_a_short_lease_leaves_the_long_ones_time_to_be_renewed() -> None:
+    """They were renewed in one batch, and what was left of the shortest was its time limit."""
+    world = World()
+    port = WorldPort(Host(world, "here"))
+    asked: dict[str, float] = {}
+
+    class Slow:
+        async def renew(self, grants: Any, deadline: float) -> Any:
+            asked.update((grant.claim.name, deadline - world.time) for grant in grants)
+            return [Unknown("it answers after half a second")] * len(grants)
+
+    keeper = Keeper(port, cast("Backend", Slow()))
+    for name, ttl in (("short", 1.0), ("long", 60.0), ("as long", 60.0)):
+        grant = Grant(Claim(name, name, ttl=ttl), world.time + ttl, 1)
+        keeper.begin(grant.claim)
+        keeper.add(Hold(grant, world.time, 0.9, 0.0, 0), world.time)
+    world.time += 0.9
+    for _ in range(2):  # the keeper's first round and its second
+        for fiber in world.runnable():
+            fiber.step()
+    assert asked["short"] < 0.2 < TICK
+    assert asked["long"] == asked["as long"] == pytest.approx(TICK)
