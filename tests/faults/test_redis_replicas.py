@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Unavailable, aio
+from holdfast.backends.redis.wire import NoAnswer
 from holdfast.ports.clock import now
 from holdfast.testing import FaultProxy
 from tests.conformance.redis import about_locks
@@ -173,3 +175,25 @@ def test_an_attempt_whose_reply_was_lost_is_confirmed_too(servers: Replicated) -
             with pytest.raises(Unavailable):
                 locks.lock("x").acquire(timeout=2.5)
             until(lambda: locks.inspect() == [], "nothing of it is left")
+
+
+@pytest.mark.req("law 2", "law 3")
+def test_what_could_not_be_given_back_is_owed(
+    servers: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still be there: it was taken for a lock that surely is not."""
+    with holdfast.connect(replicated(servers, 3, request_timeout=1)) as locks:
+        backend: Any = locks._engine().backend
+        call, silent = backend._courier.call, True
+
+        async def cut(script: object, *rest: object) -> object:
+            if silent and script is backend._leave:
+                raise NoAnswer("the connection broke")
+            return await call(script, *rest)
+
+        monkeypatch.setattr(backend._courier, "call", cut)
+        with pytest.raises(Unavailable):
+            locks.lock("x", ttl=600).acquire(timeout=1)
+        assert locks.inspect() != []
+        silent = False
+        until(lambda: locks.inspect() == [], "it is given back")
