@@ -28,6 +28,7 @@ from holdfast.backends import find, schemes
 from holdfast.cli.app import app, commands
 from holdfast.client import CLIENT_OPTIONS
 from holdfast.core.options import LockOptions
+from tests.named import ANY, Named, by_row, exists, in_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -400,11 +401,49 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_test_that_is_named_exists(page: Path) -> None:
-    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src/holdfast/testing").rglob("*.py")]
-    defined = set(re.findall(r"def (test_\w+)", "\n".join(map(Path.read_text, sources))))
+    """As `test`, `path::test` or `path::Class::test`; files of tests too."""
     if page.name != "requirements.md":  # generated from the tests themselves
-        spans = code_spans(page.read_text())
-        assert {span for span in spans if re.fullmatch(r"test_[a-z_]+", span)} <= defined
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        assert [test for test in in_text(text) if not exists(test)] == []
+
+
+def test_every_bug_names_the_test_that_shows_it() -> None:
+    """At least one, and all of them are where the page says that they are."""
+    found = list(by_row((ROOT / "docs" / "concepts" / "found-bugs.md").read_text()))
+    assert len(found) > 200
+    assert [what for what, tests in found if not any(test.name for test in tests)] == []
+    assert [test for _, tests in found for test in tests if not exists(test)] == []
+
+
+def test_the_check_of_named_tests_can_fail() -> None:
+    here, bound = "tests/test_docs.py", "tests/conformance/test_sql_bound.py"
+    ours = "test_the_check_of_named_tests_can_fail"
+    assert exists(Named(here, "", ours))
+    assert exists(Named("", ANY, ours))
+    assert exists(Named(here, "", ""))
+    assert not exists(Named("tests/test_readme.py", "", ours))
+    assert not exists(Named("tests/test_none.py", "", ""))
+    assert not exists(Named("tests/unit", ANY, ours))
+    assert exists(Named(bound, "TestPostgresAdvisory", "test_any_is_cancelled_anywhere"))
+    assert not exists(Named(bound, "TestPostgresAdvisory", "test_what_nobody_wrote"))
+    assert not exists(Named(here, "TestPostgresAdvisory", "test_any_is_cancelled_anywhere"))
+    page = """Tests are in `tests/unit/a.py` unless another file is named.
+
+| what | how it showed | test |
+| --- | --- | --- |
+| one | review | `test_4_digits`, `tests/b.py::C::test_5`, `...::test_6`, conformance: `test_7` |
+| two | `test_8` | reading |
+"""
+    suite = "src/holdfast/testing/conformance"
+    assert list(by_row(page)) == [
+        ("one", [
+            Named("tests/unit/a.py", ANY, "test_4_digits"),
+            Named("tests/b.py", "C", "test_5"),
+            Named("tests/b.py", "", "test_6"),
+            Named(suite, ANY, "test_7"),
+        ]),
+        ("two", []),
+    ]  # fmt: skip
 
 
 def test_every_page_can_be_found_from_the_index() -> None:
