@@ -26,6 +26,7 @@ import holdfast.testing
 from holdfast import aio, errors, sync
 from holdfast.backends import find, schemes
 from holdfast.cli.app import app, commands
+from holdfast.cli.lab.levels import LEVELS
 from holdfast.client import CLIENT_OPTIONS
 from holdfast.core.options import LockOptions
 from tests.named import ANY, Named, by_row, exists, in_text
@@ -395,8 +396,56 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     text = page.read_text()
-    named_targets = set(re.findall(r"(?:^|`|\$ )make ([a-z-]+)", text, re.M))
+    named_targets = set(re.findall(r"(?:^|`|\$ |=\S+ )make ([a-z-]+)", text, re.M))
     assert named_targets <= targets
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The words after `holdfast`, of code spans and of blocks that are not Python."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S)
+    inside = [block for language, block in fences if language != "python"]
+    pattern = r"(?:^|^\$ |\* +|[(/=])holdfast ([a-z][^#|\n]*)"
+    for block in (*inside, *code_spans(text)):
+        for written in re.findall(pattern, block, re.M):
+            yield written.partition(" -- ")[0].rstrip(")").split()
+
+
+def unknown(name: str, *words: str) -> list[str]:
+    """What there is not: the command itself, a flag of it, or a level of the lab."""
+    known = {path[0]: command for path, command in commands() if path}
+    if name not in known:
+        return [name]
+    there = {*flags(known[name]), *flags(app), "--help", "-h"}
+    said = [word.strip(",[]").partition("=")[0] for word in words]
+    missing = [word for word in said if word.startswith("-") and word not in there]
+    if name == "lab" and said and re.match("[a-z]", said[0]):
+        missing += [level for level in said[:1] if level not in LEVELS]
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_line_that_is_shown_exists(page: Path) -> None:
+    assert [line for line in command_lines(page.read_text()) if unknown(*line)] == []
+
+
+def test_every_level_of_the_lab_is_named() -> None:
+    table = (ROOT / "examples" / "lab" / "README.md").read_text()
+    assert re.findall(r"^\| \[([a-z-]+)\]", table, re.M) == list(LEVELS)
+    counted = {8: "eight", 9: "nine", 10: "ten", 11: "eleven"}[len(LEVELS)]
+    for page in ("README.md", "CHANGELOG.md"):
+        assert f"{counted} ways in which" in (ROOT / page).read_text()
+
+
+def test_the_check_of_command_lines_can_fail() -> None:
+    text = "`holdfast run x --ttl=5 -- sh --no` or\n```\nholdfast watch --interval 1 # --no\n```\n"
+    assert [*command_lines(text)] == [["watch", "--interval", "1"], ["run", "x", "--ttl=5"]]
+    assert unknown("run", "x", "--ttl=5", "--url", "u") == []
+    assert unknown("wait", "x") == ["wait"]
+    assert unknown("run", "x", "--patience", "5") == ["--patience"]
+    assert unknown("lab", "no-expiry", "--html", "x") == []
+    assert unknown("lab", "no-such-level") == ["no-such-level"]
+    readme = [words[0] for words in command_lines((ROOT / "README.md").read_text())]
+    assert {"run", "ls", "release", "sentinel", "lab"} <= set(readme)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
