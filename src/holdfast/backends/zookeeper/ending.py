@@ -70,17 +70,14 @@ class Ending(Ground):
         vouched = self._port.now() < session.deadline
         unsure = False
         while True:
-            if not session.usable:
+            answers = session.usable and await session.connected(deadline)
+            if not session.usable:  # it may have ended meanwhile, which is an answer
                 await session.ended_event.wait(deadline)
             if session.gone:
                 self._drop(record)
                 return session.left or (unsure and vouched)
-            if not session.usable:
+            if not answers:
                 return SILENT
-            if not await session.connected(deadline):
-                if session.usable:
-                    return SILENT
-                continue  # it has ended meanwhile, which is an answer
             path = record.path
             if path is None:
                 synced, listed = session.ask(
