@@ -33,6 +33,7 @@ CREATE2, DELETE, MULTI, SYNC = (code.to_bytes(4, "big") for code in (15, 2, 14, 
 def about_a_claim(frame: bytes) -> bool:
     return frame[8:12] in (CREATE2, DELETE, MULTI, SYNC)
 
+
 USER, PASSWORD = "locks", "p%w/d@"
 ENCODED = "p%25w%2Fd%40"
 ADMIN = make_digest_acl("admin", "admin", all=True)
