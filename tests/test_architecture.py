@@ -7,8 +7,10 @@ it forbids. Imports inside functions count; imports for type checkers count too.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,8 +59,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "=holdfast.sync",
     ),
     "holdfast.cli": (*(f"={module}" for module in PUBLIC), "=holdfast.sentinel"),
-    "holdfast.web": tuple(f"={module}" for module in PUBLIC),
-    "holdfast.verify": tuple(f"={module}" for module in PUBLIC),
 }  # fmt: skip
 
 # The skins may not reach one backend: they know them by the registry alone.
@@ -78,7 +78,6 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "holdfast.backends.mysql": ("pymysql", "aiomysql"),
     "holdfast.backends.postgres": ("psycopg",),
     "holdfast.cli": ("click", "rich"),
-    "holdfast.web": ("starlette", "uvicorn"),
 }
 
 # Who may use the tools for tests: those, and the lab, whose faults they are.
@@ -251,13 +250,29 @@ def test_importing_holdfast_is_light() -> None:
     unwanted = {
         name
         for name in loaded
-        if any(under(name, part) for part in ("holdfast.testing", "holdfast.cli", "holdfast.web"))
+        if any(under(name, part) for part in ("holdfast.testing", "holdfast.cli"))
         or (under(name, "holdfast.backends") and name.count(".") >= 2 and not name.endswith(".url"))
     }
     assert unwanted == set()
     roots = {name.partition(".")[0] for name in loaded} - {"holdfast"}
     assert {root for root in roots if root not in sys.stdlib_module_names} == set()
     assert not roots & {"sqlite3", "unittest", "multiprocessing", "http", "email", "xml"}
+
+
+def test_what_an_extra_installs_is_imported() -> None:
+    """An extra is a promise: there is code for it."""
+    project = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"]
+    installed = {
+        re.split(r"[^\w-]", requirement)[0].lower()
+        for requirements in project["optional-dependencies"].values()
+        for requirement in requirements
+    }
+    imported = {
+        target.partition(".")[0]
+        for module, path in MODULES.items()
+        for _, target in imports(module, path.read_text(), path.name == "__init__.py")
+    }
+    assert installed - {"holdfast"} - imported == set()
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -32,6 +32,7 @@ from tests.cli.harness import (
     started,
     until,
 )
+from tests.security.canary import echo, server
 from tests.servers import RedisServer
 
 PAIRS = {
@@ -129,6 +130,45 @@ def test_without_a_server_it_says_what_to_do() -> None:
     assert len(ran.stderr.splitlines()) == 1
     assert "apt-get install redis-server" in ran.stderr
     assert "--redis redis://host:6379/0" in ran.stderr
+
+
+NOT_REDIS = {
+    "says back what it hears": (echo, "no Redis"),
+    "says yes to everything": (lambda heard: b"+OK\r\n", "no Redis"),
+    "a web server": (lambda heard: b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis"),
+    "no protocol at all": (lambda heard: b"\x15\x03\x01\0\n", "no Redis"),
+    "no number": (lambda heard: b"$many\r\n", "no Redis"),
+    "nothing listens": (None, "no Redis answers there"),
+}
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+@pytest.mark.parametrize("who", NOT_REDIS)
+def test_what_is_no_redis_is_told_as_such(who: str, debug: str) -> None:
+    answer, said = NOT_REDIS[who]
+    with server(answer) as port:
+        url = f"redis://127.0.0.1:{port}/0"
+        ran = holdfast("lab", "no-expiry", "--redis", url, env={"HOLDFAST_DEBUG": debug})
+    assert ran.returncode == (69 if answer is None else 1)
+    assert ran.stdout == ""
+    line = ran.stderr.splitlines()[-1]
+    assert said in line
+    assert "--redis" in line or "the URL right?" in line
+    assert "bug" not in line
+    assert debug or ran.stderr.splitlines() == [line]
+
+
+@pytest.mark.servers
+def test_a_wrong_password_says_what_to_do(redis_server: RedisServer) -> None:
+    redis_server.call("ACL", "SETUSER", "labs", "on", ">r1ght-one", "~*", "&*", "+@all")
+    url = f"redis://labs:wr0ng-one@127.0.0.1:{redis_server.port}/0"
+    ran = holdfast("lab", "no-expiry", "--redis", url)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    warning, line = ran.stderr.splitlines()
+    assert "has a password" in warning
+    assert "WRONGPASS" in line
+    assert "Are user and password right" in line
+    assert "wr0ng-one" not in ran.stderr
 
 
 @pytest.mark.servers

@@ -3,6 +3,9 @@
 A lost reply is a cut connection here, because nothing else loses one: on a TCP connection that
 lives, ZooKeeper answers in order. Requests that are late are late on their connection; what is sent
 on another one is not.
+
+Clients are a user who has the rights that docs/backends/zookeeper.md names, on the URL's path, and
+no others; nothing at all on the node above it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError, NotEmptyError  # type: ignore[import-untyped]
+from kazoo.security import make_digest_acl  # type: ignore[import-untyped]
 
 from holdfast.backends.zookeeper.naming import CELLS, encoded, granted, in_order
 from holdfast.testing import FaultProxy
@@ -28,6 +32,19 @@ CREATE2, DELETE, MULTI, SYNC = (code.to_bytes(4, "big") for code in (15, 2, 14, 
 
 def about_a_claim(frame: bytes) -> bool:
     return frame[8:12] in (CREATE2, DELETE, MULTI, SYNC)
+
+
+USER, PASSWORD = "locks", "p%w/d@"
+ENCODED = "p%25w%2Fd%40"
+ADMIN = make_digest_acl("admin", "admin", all=True)
+ABOVE = "/granted"
+
+
+def prepare(admin: Any, base: str, /, **rights: bool) -> None:
+    """A node on which the user has these rights, below one on which it has none."""
+    admin.ensure_path(ABOVE, acl=[ADMIN])
+    granted = [make_digest_acl(USER, PASSWORD, **rights)] if rights else []
+    admin.create(base, acl=[ADMIN, *granted])
 
 
 class ZooKeeperStrategy(Strategy):
@@ -45,6 +62,8 @@ class ZooKeeperStrategy(Strategy):
     def _connect(self) -> Any:
         admin = KazooClient(f"127.0.0.1:{self.server.port}", timeout=30)
         admin.start()
+        admin.add_auth("digest", "admin:admin")
+        admin.add_auth("digest", f"{USER}:{PASSWORD}")  # whose the nodes of locks are
         return admin
 
     def stop_server(self) -> None:
@@ -55,8 +74,9 @@ class ZooKeeperStrategy(Strategy):
         self.server.stop()
 
     def url(self) -> str:
-        self.base = f"/t{next(_numbers)}"
-        return f"zk://127.0.0.1:{self.proxy.port}{self.base}"
+        self.base = f"{ABOVE}/t{next(_numbers)}"
+        prepare(self.admin, self.base, create=True, read=True)
+        return f"zk://{USER}:{ENCODED}@127.0.0.1:{self.proxy.port}{self.base}"
 
     # -- breaking the way there -------------------------------------------------------------------
 

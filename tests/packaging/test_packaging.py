@@ -43,7 +43,7 @@ URLS = {
 }
 """Extra -> stores that it is for, at ports where nobody answers."""
 
-NOT_STORES = {"cli", "web", "otel", "all"}
+NOT_STORES = {"cli", "all"}
 MODULES = 180
 """More than `import holdfast` may load, the standard library's included; 133 when this was
 written. The time is measured by `python -m bench imports`, on a calm machine."""
@@ -107,15 +107,22 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(built: Built) -> None
     assert files == wanted
 
 
-def test_the_source_archive_can_be_tested(built: Built) -> None:
+def test_the_source_archive_has_what_git_has(built: Built) -> None:
+    """So that whoever unpacks it can do there what one does in a clone: every target of make."""
     with tarfile.open(built.sdist) as archive:
-        files = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {
+        files = {one.name.partition("/")[2] for one in archive if not one.isdir()}
+    needed = {
         "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "Makefile",
-        "scripts/venv", "tests/conftest.py", "bench/__main__.py", "docs/README.md",
+        "scripts/venv", "tests/conftest.py", "bench/__main__.py", "docs/README.md", "mkdocs.yml",
+        ".ci/run",
     }  # fmt: skip
-    assert wanted <= files
+    assert needed <= files
     assert not [name for name in files if ".venv" in name or "__pycache__" in name]
+    if (ROOT / ".git").exists():  # not so where such an archive was unpacked
+        listed = ["git", "ls-files", "-z"]
+        ran = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True)
+        tracked = {name for name in ran.stdout.split("\0") if name and (ROOT / name).exists()}
+        assert tracked - files == set()
 
 
 # -- no extras -------------------------------------------------------------------------------------

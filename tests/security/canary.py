@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.backends import _registry
 
-__all__ = ["CANARY", "SERVERS", "ours", "reprs", "server", "urls"]
+__all__ = ["CANARY", "LOGIN", "SERVERS", "echo", "ours", "reprs", "server", "turncoat", "urls"]
 
 CANARY = "c4naryW0rd"
 LOGIN = f"me:p%40%2F{CANARY}@"
-WITHOUT = ("memory", "sqlite", "redis+unix")
-"""Schemes whose URLs have no host."""
+WITHOUT = ("memory", "sqlite")
+"""Schemes whose URLs have neither host nor login."""
 
 PATHS = {
     "redis+sentinel": f"/main/0?sentinel_user=me&sentinel_password={CANARY}&",
@@ -35,7 +37,7 @@ PATHS = {
 
 
 def ours() -> list[str]:
-    """The schemes of this package that have hosts; not those that other tests have registered."""
+    """The schemes of this package that take a login; not those that other tests have registered."""
     return sorted(
         scheme
         for scheme, entry in _registry.items()
@@ -45,8 +47,10 @@ def ours() -> list[str]:
 
 def urls(scheme: str, port: int, patience: float = 0.15) -> Iterator[str]:
     """With one login for all and, where that can be, one for each host."""
-    end = f"{PATHS[scheme]}request_timeout={patience:g}"
-    host = f"127.0.0.1:{port}"
+    if scheme == "redis+unix":
+        yield f"{scheme}://{LOGIN}{socket_of(port)}?db=0&request_timeout={patience:g}"
+        return
+    host, end = f"127.0.0.1:{port}", f"{PATHS[scheme]}request_timeout={patience:g}"
     if not scheme.startswith("redlock"):
         yield f"{scheme}://{LOGIN}{host}{end}"
         return
@@ -76,22 +80,46 @@ Answer = Callable[[bytes], bytes] | None
 SERVERS: dict[str, Answer] = {"refuses": None, "echoes": echo, "repeats": old_redis}
 
 
+def turncoat() -> Callable[[bytes], bytes]:
+    """A good Redis until it has said its version, then an old one."""
+    asked: list[bytes] = []
+
+    def answer(heard: bytes) -> bytes:
+        if asked:
+            return old_redis(heard)
+        if b"INFO" in heard:
+            asked.append(heard)
+            return b"$21\r\nredis_version:7.0.15\r\n\r\n"
+        return b"+OK\r\n"
+
+    return answer
+
+
+def socket_of(port: int) -> str:
+    """Where the same server is to be found without a port."""
+    return f"{tempfile.gettempdir()}/holdfast-canary-{port}.sock"
+
+
 @contextlib.contextmanager
 def server(answer: Answer) -> Iterator[int]:
     """The port at which it is (not) to be found."""
-    with socket.socket() as listening:
+    with socket.socket() as listening, socket.socket(socket.AF_UNIX) as local:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         if answer is None:
             yield port
             return
-        listening.listen(64)
-        threading.Thread(target=_serve, args=(listening, answer), daemon=True).start()
+        local.bind(socket_of(port))
+        for one in (listening, local):
+            one.listen(64)
+            threading.Thread(target=_serve, args=(one, answer), daemon=True).start()
         try:
             yield port
         finally:
-            with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            os.unlink(socket_of(port))
+            for one in (listening, local):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
 
 
 def _serve(listening: socket.socket, answer: Callable[[bytes], bytes]) -> None:

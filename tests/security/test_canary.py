@@ -20,13 +20,15 @@ from holdfast import aio
 from holdfast.cli import main
 from holdfast.cli.app import commands
 from tests.cli.harness import line, started
-from tests.security.canary import CANARY, SERVERS, ours, reprs, server, urls
+from tests.security.canary import CANARY, LOGIN, SERVERS, ours, reprs, server, turncoat, urls
 
 pytestmark = pytest.mark.req("law 9")
 
-FAMILIES = ("redis", "redlock", "etcd", "zk", "mysql", "postgresql")
-NOT_ASKED = {"demo", "lab", "completion"}
-"""Commands that never see the user's URL; what `lab` starts is its own."""
+FAMILIES = ("redis", "redis+unix", "redlock", "etcd", "zk", "mysql", "postgresql")
+NOT_ASKED = {"demo"}
+"""Commands that never see a URL of the user's: what it starts is its own."""
+OTHERWISE = {"lab", "completion"}
+"""They see one, and have tests of their own here: it is not given by --url."""
 WORDS: dict[str, tuple[str, ...]] = {
     "ls": (),
     "show": ("job",),
@@ -95,7 +97,8 @@ def test_a_client_never_says_its_password(
         warnings.simplefilter("ignore")  # of a client library, on what it hears
         for url in urls(scheme, port, PATIENCE[kind]):
             said = threads(url) + asyncio.run(tasks(url))
-            assert "127.0.0.1" in said, "nothing was said at all"
+            where = "127.0.0.1" if scheme != "redis+unix" else ".sock"
+            assert where in said, "nothing was said at all"
             assert CANARY not in said
             if kind == "repeats":
                 assert "ERR unknown command `AUTH`" in said, "it was not provoked"
@@ -111,7 +114,7 @@ def test_a_password_where_there_is_none_is_not_repeated(url: str) -> None:
 
 
 def test_every_command_is_here() -> None:
-    assert {path[0] for path, _ in commands() if path} == set(WORDS) | NOT_ASKED
+    assert {path[0] for path, _ in commands() if path} == set(WORDS) | OTHERWISE | NOT_ASKED
 
 
 @pytest.mark.parametrize("command", WORDS)
@@ -131,6 +134,47 @@ def test_no_command_says_the_password(
             out, err = capfd.readouterr()
             assert CANARY not in out + err, scheme
             assert status == 0 or "holdfast: " in err
+
+
+@pytest.mark.parametrize("form", ["redis://{0}{1}/0", "redis://{0}{1}/x?password=1", "{0}{1}"])
+@pytest.mark.parametrize("kind", [*SERVERS, "turns"])
+def test_the_lab_does_not_say_whose_redis_it_uses(
+    kind: str, form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor do its processes, in what they say or where they show an error came from."""
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    for words in ((), ("--json",)):
+        with server(turncoat() if kind == "turns" else SERVERS[kind]) as port:
+            where = form.format(LOGIN, f"127.0.0.1:{port}")
+            status = main(["lab", "no-expiry", *words, "--redis", where])
+        out, err = capfd.readouterr()
+        assert status != 0
+        assert CANARY not in out + err
+        if kind == "turns" and form.endswith("/0"):
+            assert "unknown command" in out + err, "it was not provoked"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("kind", SERVERS)
+def test_completion_does_not_say_it(
+    kind: str, shell: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    said = ""
+    with server(SERVERS[kind]) as port:
+        (url,) = urls("redis", port)
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        assert main(["completion", shell]) == 0
+        for text in ("holdfast show jo", f"holdfast --url {url} show jo", "holdfast lab --redis "):
+            monkeypatch.setenv("_HOLDFAST_COMPLETE", f"{shell}_complete")
+            monkeypatch.setenv("HOLDFAST_LINE", text)
+            monkeypatch.setenv("COMP_WORDS", text)
+            monkeypatch.setenv("COMP_CWORD", "jo" if shell == "fish" else str(text.count(" ")))
+            main([])
+            monkeypatch.delenv("_HOLDFAST_COMPLETE")
+        said = "".join(capfd.readouterr())
+    assert "_HOLDFAST_COMPLETE" in said
+    assert CANARY not in said
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

@@ -217,11 +217,11 @@ class Cells(Ground):
         return requests.multi(check, make, requests.set_data(path, data, 0))
 
     async def _make_folder(self, session: Session, deadline: float) -> bool:
-        if not await self._make_base(session, deadline):
-            return False
         (made,) = session.ask(requests.create(f"{self._base}/{CELLS}", b"", self._place.acl))
         if not await self._answered(made, deadline):
             return False
+        if isinstance(made.error, NoNode):  # only then: who may create in the path that is there
+            return await self._make_base(session, deadline)  # may not beside it. We come again
         if made.error is not None:
             self._unsure(made.error)
         return True

@@ -16,7 +16,7 @@ from holdfast.backends.common import Tombstones
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.pool import Pool
-from holdfast.backends.zookeeper.refusals import UNANSWERED, NodeExists
+from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NodeExists, NoNode
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.backends.zookeeper.trouble import explained
 from holdfast.backends.zookeeper.wire import Reply
@@ -104,4 +104,7 @@ class Ground(ABC):
             return True
         if isinstance(error, UNANSWERED):
             return False
+        if isinstance(error, NoNode):  # as the one above it was refused
+            refused = (reply.error for reply in replies if isinstance(reply.error, NoAuth))
+            error = next(refused, error)
         raise explained(self._where, error)

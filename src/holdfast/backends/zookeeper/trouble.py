@@ -27,8 +27,8 @@ def explained(where: str, error: Exception) -> HoldfastError:
     if isinstance(error, NoAuth):
         return Misconfigured(
             f"{where} does not allow this: its ACLs give another user, or nobody, the right to "
-            "read, create and delete here. Connect as the user who made the nodes, or use another "
-            "path"
+            "read, create and delete here. Connect as the user who made the nodes, have CREATE and "
+            "READ granted on the path, or use another"
         )
     if isinstance(error, NoLogin):
         return Misconfigured(f"{where}: {NO_LOGIN}")

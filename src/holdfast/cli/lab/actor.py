@@ -25,6 +25,7 @@ import holdfast
 from holdfast.cli import kernel
 from holdfast.cli.lab.level import LockForm
 from holdfast.cli.lab.resp import RedisError
+from holdfast.cli.outcome import report
 
 __all__ = ["main"]
 
@@ -40,6 +41,14 @@ def main() -> None:
     part = told["with"]
     if part["clock"]:
         set_clock(part["clock"])
+    try:
+        play(told, part)
+    except Exception as error:  # noqa: BLE001 - a traceback of Python's own would not be redacted
+        sys.exit(report(error, str(part["url"])))
+    os._exit(0)  # whatever is still held is the scene's to end
+
+
+def play(told: dict[str, Any], part: dict[str, Any]) -> None:
     from holdfast.cli.lab.levels import LEVELS
 
     forms = {form.name: form for form in LEVELS[str(part["level"])].forms}
@@ -51,7 +60,6 @@ def main() -> None:
     say("ready")
     for line in sys.stdin:
         obey(lock, json.loads(line))
-    os._exit(0)  # whatever is still held is the scene's to end
 
 
 def obey(lock: LockForm, order: dict[str, Any]) -> None:

@@ -1,28 +1,37 @@
 """The smallest possible client of Redis, for the naive forms: a command goes out, a reply comes in.
 
 Contract: one connection, made when first needed. A reply that does not come in time is an
-`OSError` (`TimeoutError`), a refusal by the server a `RedisError`; either way the connection of an
-exchange that did not end is closed, never used again. Only redis:// and TCP. It is here, and not a
-package, so that a level shows exactly what travels.
+`OSError` (`TimeoutError`; `NoRedis`, if what comes is no reply of a Redis), a refusal by the server
+a `RedisError`; either way the connection of an exchange that did not end is closed, never used
+again. Only redis:// and TCP. It is here, and not a package, so that a level shows exactly what
+travels.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import holdfast
 
-__all__ = ["Redis", "RedisError", "Reply", "through"]
+__all__ = ["NoRedis", "Redis", "RedisError", "Reply", "through"]
 
 Reply: TypeAlias = "str | int | list[Reply] | None"
 PATIENCE = 1.0
 """Seconds for a reply; long on a loopback, short for somebody who looks on."""
+FIRST_LINE = re.compile(rb"([+-][^\r\n]*|[:$*]-?\d{1,19})\r\n")
+LONGEST = 65536
+"""Of a line; Redis's own are far shorter."""
 
 
 class RedisError(Exception):
     """The server answered with an error."""
+
+
+class NoRedis(OSError):
+    """Something answers that does not speak as Redis does."""
 
 
 class Redis:
@@ -89,10 +98,12 @@ def _encode(words: tuple[str | int, ...]) -> bytes:
 
 
 def _read(replies: BinaryIO) -> Reply:
-    line = replies.readline()
-    if not line.endswith(b"\r\n"):
+    line = replies.readline(LONGEST)
+    if not line.endswith(b"\n") and len(line) < LONGEST:
         raise ConnectionResetError("the server closed the connection")
-    mark, text = line[:1], line[1:-2].decode()
+    if not FIRST_LINE.fullmatch(line):
+        raise NoRedis("what answers there does not speak as Redis does")
+    mark, text = line[:1], line[1:-2].decode(errors="replace")
     match mark:
         case b"-":
             raise RedisError(text)

@@ -22,6 +22,7 @@ from holdfast.cli.lab.level import NOT_SHOWN, Finding, Form, Level
 from holdfast.cli.lab.resp import Redis, RedisError, through
 from holdfast.cli.lab.servers import Masters, Replicated
 from holdfast.cli.lab.words import words
+from holdfast.cli.outcome import redact
 from holdfast.cli.stage import Broken, Stage
 from holdfast.cli.troupe import Player, Said
 from holdfast.testing import FaultProxy
@@ -57,7 +58,7 @@ class Scene:
             except BrokenPipeError:  # nobody looks on any more
                 raise
             except (Broken, OSError, RedisError, holdfast.HoldfastError) as error:
-                return Finding("unclear", f"{NOT_SHOWN}{error}")
+                return Finding("unclear", f"{NOT_SHOWN}{redact(str(error), self._url)}")
         return self.level.judge(self.history)
 
     def _prepare(self, stack: ExitStack) -> None:
@@ -129,6 +130,8 @@ class Scene:
 
     def _heard(self, player: Player, said: Said) -> None:
         figures = {key: value for key, value in said.items() if key not in ("at", "what")}
+        if "error" in figures:  # a server may quote what it was sent
+            figures["error"] = redact(figures["error"], self._url)
         if said["what"] == "gone":
             if player.killed:
                 return

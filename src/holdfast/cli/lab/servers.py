@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.cli.lab.resp import Redis, RedisError
+from holdfast.cli.lab.resp import NoRedis, Redis, RedisError
 from holdfast.cli.outcome import FAILED, Ended
 from holdfast.cli.troupe import uninterrupted
 from holdfast.testing import FaultProxy
@@ -50,10 +50,12 @@ def find_program(need: str = NEED) -> str:
 
 
 def version(url: str) -> str:
-    """Of a server that answers; `OSError` or `RedisError` if it does not."""
+    """Of a server that answers; `OSError` or `RedisError` if it does not, or is no Redis."""
     with Redis(url, timeout=5.0) as redis:
         found = re.search(r"^redis_version:(\S+)", str(redis.call("INFO", "server")), re.M)
-        return found[1] if found else "of an unknown version"
+        if found is None:  # whatever says back what it hears speaks Redis's language, too
+            raise NoRedis("what answers there does not say which version of Redis it is")
+        return found[1]
 
 
 class Server:

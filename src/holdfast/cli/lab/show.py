@@ -19,7 +19,7 @@ from holdfast.cli.lab.drawing import rows
 from holdfast.cli.lab.history import History
 from holdfast.cli.lab.level import Finding, Form, Level
 from holdfast.cli.lab.levels import LEVELS
-from holdfast.cli.lab.resp import Redis, RedisError
+from holdfast.cli.lab.resp import NoRedis, Redis, RedisError
 from holdfast.cli.lab.scene import Scene
 from holdfast.cli.lab.servers import Server, find_program, version
 from holdfast.cli.lab.words import words
@@ -114,12 +114,22 @@ def _version(url: str) -> str:
     try:
         Redis(url)  # says what is wrong with the URL
         return version(url)
+    except NoRedis as error:
+        raise Ended(
+            FAILED,
+            f"that is no Redis: {error}. Name one, --redis redis://host:6379/0, or leave --redis "
+            "away: then the lab starts its own",
+        ) from error
     except OSError as error:
         raise Ended(
             UNAVAILABLE, f"no Redis answers there ({error}). Is it up, and the URL right?"
         ) from error
     except RedisError as error:
-        raise Ended(FAILED, f"Redis refuses: {error}") from error
+        raise Ended(
+            FAILED,
+            f"Redis refuses: {error}. Are user and password right, redis://user:password@host, and "
+            "may that user do everything?",
+        ) from error
 
 
 def _headline(screen: Screen, number: int, level: Level) -> None:
