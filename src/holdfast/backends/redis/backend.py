@@ -106,10 +106,7 @@ class Backend(Several):
             if self._replicas is not None:
                 reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
             else:
-                courier = self._courier
-                reply, run_id = courier.call_now(ATTEMPT, rest, slot, deadline) or (
-                    await courier.call(ATTEMPT, rest, slot, deadline)
-                )
+                reply, run_id = await self._courier.call(ATTEMPT, rest, slot, deadline)
         except NoAnswer as error:
             return Unknown(str(error))
         if isinstance(reply, int):

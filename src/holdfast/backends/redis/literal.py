@@ -152,10 +152,8 @@ class LiteralBackend(Steps):
             if self._replicas is not None:
                 reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
             else:
-                courier, script = self._courier, self._scripts.attempt
-                reply, run_id = courier.call_now(script, rest, slot, deadline) or (
-                    await courier.call(script, rest, slot, deadline)
-                )
+                script = self._scripts.attempt
+                reply, run_id = await self._courier.call(script, rest, slot, deadline)
         except NoAnswer as error:
             lobby.failed(claim)
             return Unknown(str(error))

@@ -96,10 +96,7 @@ class Steps(Cells, ABC):
         rest, slot = self._requests.leave(grant.claim, tombstone)
         deadline = self._limit(self._port.now(), deadline)
         try:
-            courier = self._courier
-            reply, _ = courier.call_now(self._leave, rest, slot, deadline) or (
-                await courier.call(self._leave, rest, slot, deadline)
-            )
+            reply, _ = await self._courier.call(self._leave, rest, slot, deadline)
         except NoAnswer as error:
             return Unknown(str(error))
         return RELEASED if reply else AlreadyLost(NOT_OURS)
