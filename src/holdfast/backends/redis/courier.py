@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.transport import ALONE, ORDINARY, Batch, Ear, Hearing, Node, Transport
-from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, share, trouble
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
+from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 
