@@ -1,4 +1,5 @@
-"""What several backends need and no protocol asks for: who somebody is, and who was withdrawn.
+"""What several backends need and no protocol asks for: who somebody is, who was withdrawn, and how
+a name is spelled where some characters have a meaning.
 
 Contract: no I/O, nothing of any store. Partners: the backends' folders, and `local.py`.
 """
@@ -10,14 +11,26 @@ import heapq
 import json
 import math
 import os
+import re
 import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
 from holdfast.core.port import interruptible
 
-__all__ = ["Tombstones", "begun", "info_of", "info_text", "not_for_children", "public_id", "shown"]
+__all__ = [
+    "Tombstones",
+    "begun",
+    "info_of",
+    "info_text",
+    "name_of",
+    "not_for_children",
+    "public_id",
+    "shown",
+    "spelled",
+]
 
 
 class Connection(Protocol):
@@ -81,6 +94,22 @@ def shown(info: Mapping[str, str]) -> str:
 def public_id(owner: str) -> str:
     """What may be shown of an owner (law 9)."""
     return hashlib.sha256(owner.encode()).hexdigest()[:8]
+
+
+def spelled(name: str, marks: re.Pattern[str]) -> str:
+    """The name with the bytes of these characters as % and two digits. With `%` among them no two
+    names are spelled alike."""
+    return marks.sub(_bytes_of, name)
+
+
+def _bytes_of(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+
+def name_of(text: str, marks: re.Pattern[str]) -> str | None:
+    """The name that is spelled like this; None if none is."""
+    name = unquote(text, errors="replace")
+    return name if spelled(name, marks) == text else None
 
 
 class Tombstones:
