@@ -1,5 +1,5 @@
-"""What several backends need and no protocol asks for: who somebody is, who was withdrawn, and who
-may write a cell.
+"""What several backends need and no protocol asks for: who somebody is, who was withdrawn, who may
+write a cell, and how a name is spelled where some characters have a meaning.
 
 Contract: no I/O, nothing of any store. Partners: the backends' folders, and `local.py`.
 """
@@ -11,10 +11,12 @@ import heapq
 import json
 import math
 import os
+import re
 import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
 from holdfast.core.port import interruptible
 from holdfast.types import Cell, CellConflict, Claim
@@ -27,9 +29,11 @@ __all__ = [
     "conflict",
     "info_of",
     "info_text",
+    "name_of",
     "not_for_children",
     "public_id",
     "shown",
+    "spelled",
 ]
 
 OTHER_VERSION = "its version is another"
@@ -108,6 +112,22 @@ def conflict(
     if fence is not None and highest is not None and fence < highest:
         return CellConflict(current, NEWER_FENCE)
     return None
+
+
+def spelled(name: str, marks: re.Pattern[str]) -> str:
+    """The name with the bytes of these characters as % and two digits. With `%` among them no two
+    names are spelled alike."""
+    return marks.sub(_bytes_of, name)
+
+
+def _bytes_of(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+
+def name_of(text: str, marks: re.Pattern[str]) -> str | None:
+    """The name that is spelled like this; None if none is."""
+    name = unquote(text, errors="replace")
+    return name if spelled(name, marks) == text else None
 
 
 class Tombstones:

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, turns, unreached
+from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
+from holdfast.backends.turns import turns
 from holdfast.ports import clock
 
 __all__ = ["AsyncTransport"]

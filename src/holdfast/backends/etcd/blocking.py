@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
-from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, turns, unreached
+from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
-from holdfast.backends.quiet import Socket
+from holdfast.backends.turns import connected
 from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
@@ -49,24 +49,10 @@ def _left(deadline: float) -> float:
 
 
 def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
-    trouble: OSError = OSError("it has no address")
     found = known(endpoint.host, endpoint.port) or socket.getaddrinfo(
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM
     )
-    for (family, kind, protocol, _, address), seconds in turns(found, deadline):
-        sock = Socket(family, kind, protocol)
-        try:
-            sock.settimeout(seconds)
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            trouble = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise trouble
+    return connected(found, deadline)
 
 
 class _Link:

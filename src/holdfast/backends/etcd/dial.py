@@ -1,8 +1,6 @@
 """How connections begin: whom a name means, and what is heard before anything is said.
 
-Contract: all addresses of a name together have the time that is left, so that one that is silent
-does not take it from the others. (The system's resolver cannot be given a time limit when it
-blocks: it has its own.)
+Partner: `backends/turns.py`, which says how long each address of a name is tried.
 
 Over TLS the other side speaks first (`GREETING`). By TLS 1.3 a client is done with the handshake
 before its certificate has been looked at; one that is refused is told so and hung up on, and who
@@ -14,13 +12,11 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
-from holdfast.ports import clock
+from holdfast.backends.turns import Found
 
-__all__ = ["GREETING", "SIGN", "STALE", "Address", "broken", "known", "turns", "unreached"]
+__all__ = ["GREETING", "SIGN", "STALE", "broken", "known", "unreached"]
 
 GREETING = 1.0
 """How long is waited for the first word of a server that may be waiting for ours."""
@@ -32,10 +28,8 @@ STALE, SIGN = 60.0, 1.0
 """After so many silent seconds a connection may have been forgotten by a firewall in between, which
 tells nobody: before it is used again a sign of life is asked for, and must come within so many."""
 
-Address = tuple[Any, ...]  # of socket.getaddrinfo
 
-
-def known(host: str, port: int) -> list[Address]:
+def known(host: str, port: int) -> list[Found]:
     """The address, if it is one and no name: nobody has to be asked."""
     try:
         return list(
@@ -43,15 +37,6 @@ def known(host: str, port: int) -> list[Address]:
         )
     except socket.gaierror:
         return []
-
-
-def turns(found: Sequence[Address], deadline: float) -> Iterator[tuple[Address, float]]:
-    """Each address, and the seconds it has. TimeoutError: there are none left."""
-    for place, address in enumerate(found):
-        left = deadline - clock.now()
-        if left <= 0:
-            raise TimeoutError("no time was left to connect")
-        yield address, left / (len(found) - place)
 
 
 def unreached(where: str, error: Exception | None) -> Failure:

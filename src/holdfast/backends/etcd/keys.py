@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.backends.common import info_text
+from holdfast.backends.common import info_text, name_of, spelled
 from holdfast.backends.etcd.answers import KeyValue
 from holdfast.backends.etcd.wire import after
 from holdfast.errors import Misconfigured
@@ -33,7 +33,7 @@ CELL, FENCE, GONE = b"%cell/", b"%fence/", b"%gone/"
 RESERVED = tuple(part.decode()[:-1] for part in (CELL, FENCE, GONE))
 
 _suffix = re.compile(rb"h(x|s|p([1-9]\d{0,999})\.([1-9]\d{0,999}))-([0-9a-f]{32})")
-_encoded = re.compile(rb"(?:[^/%]|%2F|%25)*")
+MARKS = re.compile("[/%]")
 
 
 class Lineman(NamedTuple):
@@ -86,14 +86,7 @@ class Keys:
             if "/hs-" in name:  # among the keys of `a`, those that begin so are readers
                 raise Misconfigured("names with '/hs-' are taken, if name=exact")
             return b"%b%b/" % (self.prefix, name.encode())
-        return b"%b%b/" % (self.prefix, self._spell(name))
-
-    @staticmethod
-    def _spell(name: str) -> bytes:
-        text = name.encode()
-        if b"/" in text or b"%" in text:
-            text = text.replace(b"%", b"%25").replace(b"/", b"%2F")
-        return text
+        return b"%b%b/" % (self.prefix, _spell(name))
 
     def claim(self, claim: Claim, line: bytes) -> tuple[bytes, bytes]:
         """The key of a claim, and of its tombstone."""
@@ -108,12 +101,12 @@ class Keys:
 
     def cell(self, name: str) -> tuple[bytes, bytes]:
         """The keys of a cell's value and of the highest fence that wrote it."""
-        spelled = self._spell(name)
-        return self.prefix + CELL + spelled, self.prefix + FENCE + spelled
+        text = _spell(name)
+        return self.prefix + CELL + text, self.prefix + FENCE + text
 
     def below(self, prefix: str) -> tuple[bytes, bytes]:
         """The range of the lines of all names that begin with `prefix`."""
-        start = self.prefix + (prefix.encode() if self._exact else self._spell(prefix))
+        start = self.prefix + (prefix.encode() if self._exact else _spell(prefix))
         return start or b"\0", after(start)
 
     def split(self, key: bytes) -> tuple[str, bytes] | None:
@@ -121,14 +114,16 @@ class Keys:
         line, slash, suffix = key[len(self.prefix) :].rpartition(b"/")
         if not slash or not line:
             return None
-        if not self._exact:
-            if not _encoded.fullmatch(line):
-                return None
-            line = line.replace(b"%2F", b"/").replace(b"%25", b"%")
         try:
-            return line.decode(), suffix
+            text = line.decode()
         except UnicodeDecodeError:
             return None
+        name = text if self._exact else name_of(text, MARKS)
+        return None if name is None else (name, suffix)
+
+
+def _spell(name: str) -> bytes:
+    return spelled(name, MARKS).encode()
 
 
 def shared_gap(line: bytes) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:

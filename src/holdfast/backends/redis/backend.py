@@ -101,20 +101,11 @@ class Backend(Several):
         hearing = self._room.hearing
         rest, slot = self._line.attempt(claim, queue, hearing)
         sent = self._port.now()
-        deadline = self._limit(sent, deadline)
         try:
-            if self._replicas is not None:
-                reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
-            else:
-                courier = self._courier
-                reply, run_id = courier.call_now(ATTEMPT, rest, slot, deadline) or (
-                    await courier.call(ATTEMPT, rest, slot, deadline)
-                )
+            reply, run_id = await self._ask(claim, rest, slot, sent, deadline)
         except NoAnswer as error:
             return Unknown(str(error))
         if isinstance(reply, int):
-            if reply <= NO_LOCK:
-                raise self._no_lock(claim.name, reply)
             if reply < 0:
                 return Buried()
             fence = None if claim.mode is Mode.PERMITS else reply

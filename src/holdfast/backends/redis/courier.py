@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.transport import ALONE, ORDINARY, Batch, Ear, Hearing, Node, Transport
-from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, share, trouble
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
+from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 
@@ -80,28 +81,6 @@ class Courier:
         self._quick = transport.quick
         self._ear: Ear | None = None
 
-    def call_now(
-        self, script: Script, rest: bytes, slot: int, deadline: float
-    ) -> tuple[Any, str] | None:
-        """`call`, where it can be done without a coroutine and nothing is out of the ordinary:
-        else None, and nothing was applied."""
-        quick = self._quick
-        if quick is None:
-            return None
-        node = self.fleet.node(slot)
-        if node is None:
-            return None
-        try:
-            answer = quick(node, script.head + rest, deadline)
-        except NotSent as error:
-            raise self._unreachable(node, error) from None
-        except NoAnswer:
-            self.fleet.failed(node)
-            raise
-        if answer is not None and isinstance(answer[0], ReplyError):
-            return None  # whatever it is, asking again shows it again
-        return answer
-
     async def call(
         self, script: Script, rest: bytes, slot: int, deadline: float
     ) -> tuple[Any, str]:
@@ -109,8 +88,12 @@ class Courier:
         node = self.fleet.node(slot)
         if node is None:
             node = await self.fleet.find(self._transport, slot, deadline)
+        data = script.head + rest
+        quick = self._quick
         try:
-            answer = await self._transport.ask(node, script.head + rest, 1, deadline, ORDINARY)
+            answer = None if quick is None else quick(node, data, deadline)
+            if answer is None:  # then nothing was applied
+                answer = await self._transport.ask(node, data, 1, deadline, ORDINARY)
         except NotSent as error:
             raise self._unreachable(node, error) from None
         except NoAnswer:

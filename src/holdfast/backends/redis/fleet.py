@@ -19,10 +19,10 @@ from holdfast.backends.redis.wire import (
     NotSent,
     ReplyError,
     pack,
-    share,
     show,
     trouble,
 )
+from holdfast.backends.turns import share
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = ["Cluster", "Fleet", "Sentinel", "Single"]

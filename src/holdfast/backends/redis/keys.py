@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 
+from holdfast.backends.common import name_of, spelled
 from holdfast.backends.redis.wire import pack_word
 from holdfast.errors import Misconfigured
 
@@ -19,12 +20,7 @@ __all__ = ["LETTERS", "Keys", "LiteralKeys", "glob", "slot_of"]
 LETTERS = ("q", "d", "c", "h", "t")  # queue, entries, clients, holders, graves: see lines.lua
 SLOTS = 16384
 
-_ESCAPES = {"%": "%25", "{": "%7B", "}": "%7D"}
-_UNESCAPES = {text: mark for mark, text in _ESCAPES.items()}
-
-
-def _escape(name: str) -> str:
-    return re.sub(r"[%{}]", lambda found: _ESCAPES[found.group()], name)
+MARKS = re.compile("[%{}]")
 
 
 class Keys:
@@ -34,7 +30,7 @@ class Keys:
         self.prefix = prefix
 
     def lock(self, name: str) -> str:
-        return f"{self.prefix}:{{{_escape(name)}}}"
+        return f"{self.prefix}:{{{spelled(name, MARKS)}}}"
 
     def packed(self, name: str) -> bytes:
         """All of a lock's keys, as words of a command."""
@@ -45,11 +41,11 @@ class Keys:
         return f"{Keys.lock(self, name)}:v"
 
     def cell_channel(self, name: str) -> str:
-        return f"{self.prefix}:cell:{{{_escape(name)}}}"
+        return f"{self.prefix}:cell:{{{spelled(name, MARKS)}}}"
 
     def pattern(self, prefix: str) -> str:
         """For SCAN: the locks whose names begin so."""
-        return f"{glob(self.prefix)}:{{{glob(_escape(prefix))}*}}"
+        return f"{glob(self.prefix)}:{{{glob(spelled(prefix, MARKS))}*}}"
 
     def name(self, key: bytes) -> str | None:
         """The name of a lock's first key; None if it is somebody else's."""
@@ -60,8 +56,7 @@ class Keys:
         start = f"{self.prefix}:{{"
         if not text.startswith(start) or not text.endswith("}"):
             return None
-        escaped = text[len(start) : -1]
-        return re.sub("%25|%7B|%7D", lambda found: _UNESCAPES[found.group()], escaped)
+        return name_of(text[len(start) : -1], MARKS)
 
 
 class LiteralKeys(Keys):

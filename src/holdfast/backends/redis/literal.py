@@ -147,15 +147,8 @@ class LiteralBackend(Steps):
         rest, slot = self._literal.take(claim)
         heard = lobby.asks(claim)
         sent = self._port.now()
-        deadline = self._limit(sent, deadline)
         try:
-            if self._replicas is not None:
-                reply, run_id = await self._replicated(claim, rest, slot, self._replicas, deadline)
-            else:
-                courier, script = self._courier, self._scripts.attempt
-                reply, run_id = courier.call_now(script, rest, slot, deadline) or (
-                    await courier.call(script, rest, slot, deadline)
-                )
+            reply, run_id = await self._ask(claim, rest, slot, sent, deadline)
         except NoAnswer as error:
             lobby.failed(claim)
             return Unknown(str(error))
@@ -163,8 +156,6 @@ class LiteralBackend(Steps):
             lobby.failed(claim)
             raise
         if isinstance(reply, int):
-            if reply <= NO_LOCK:
-                raise self._no_lock(claim.name, reply)
             if reply < 0:
                 return Buried()
             grant = Grant(claim, valid_until(sent, claim.ttl), reply)

@@ -25,10 +25,10 @@ from holdfast.backends.redis.wire import (
     Settings,
     TooLate,
     new_reader,
-    share,
     show,
     unreachable,
 )
+from holdfast.backends.turns import connected
 from holdfast.ports.clock import now
 
 __all__ = ["TlsWire", "Wire", "connect", "milliseconds"]
@@ -216,7 +216,8 @@ def _open(address: Address, settings: Settings, deadline: float) -> socket.socke
             sock.close()
             raise
     else:
-        sock = _dial(host, port, deadline)
+        found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
+        sock = connected(found, deadline)
     try:
         if port:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -231,21 +232,3 @@ def _open(address: Address, settings: Settings, deadline: float) -> socket.socke
     except BaseException:
         sock.close()
         raise
-
-
-def _dial(host: str, port: int, deadline: float) -> Socket:
-    """A host may have several addresses: all of them within one deadline."""
-    found = socket.getaddrinfo(host.encode("idna"), port, 0, socket.SOCK_STREAM)
-    failure: OSError = OSError(f"{host} has no address")
-    for number, (family, kind, protocol, _, where) in enumerate(found):
-        sock = Socket(family, kind, protocol)
-        try:
-            sock.settimeout(max(0.001, share(deadline, len(found) - number) - now()))
-            sock.connect(where)
-            return sock
-        except BaseException as error:
-            sock.close()
-            if not isinstance(error, OSError):
-                raise
-            failure = error
-    raise failure

@@ -57,7 +57,7 @@ class Steps(Cells, ABC):
         self._replicas = options.replicas
         self._patience = PATIENCE + (options.replicas.patience if options.replicas else 0)
         self._scripts = scripts
-        self._leave = scripts.leave
+        self._attempt, self._leave = scripts.attempt, scripts.leave
 
     @abstractmethod
     def _call_off(self, claim: Claim) -> None:
@@ -81,6 +81,20 @@ class Steps(Cells, ABC):
     def _limit(self, sent: float, deadline: float) -> float:
         return min(deadline, sent + max(self._patience, (deadline - sent) / 3))
 
+    async def _ask(
+        self, claim: Claim, rest: bytes, slot: int, sent: float, deadline: float
+    ) -> tuple[Any, str]:
+        """What an attempt is answered, and by which server."""
+        deadline = self._limit(sent, deadline)
+        if self._replicas is not None:
+            answer = await self._replicated(claim, rest, slot, self._replicas, deadline)
+        else:
+            answer = await self._courier.call(self._attempt, rest, slot, deadline)
+        reply = answer[0]
+        if isinstance(reply, int) and reply <= NO_LOCK:
+            raise self._no_lock(claim.name, reply)
+        return answer
+
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         self._call_off(claim)
         rest, slot = self._requests.leave(claim, tombstone)
@@ -96,10 +110,7 @@ class Steps(Cells, ABC):
         rest, slot = self._requests.leave(grant.claim, tombstone)
         deadline = self._limit(self._port.now(), deadline)
         try:
-            courier = self._courier
-            reply, _ = courier.call_now(self._leave, rest, slot, deadline) or (
-                await courier.call(self._leave, rest, slot, deadline)
-            )
+            reply, _ = await self._courier.call(self._leave, rest, slot, deadline)
         except NoAnswer as error:
             return Unknown(str(error))
         return RELEASED if reply else AlreadyLost(NOT_OURS)
@@ -124,7 +135,7 @@ class Steps(Cells, ABC):
     ) -> tuple[Any, str]:
         """An attempt that counts only when enough replicas have it."""
         reply, run_id, count = await self._courier.call_and_wait(
-            self._scripts.attempt, rest, slot, replicas, deadline
+            self._attempt, rest, slot, replicas, deadline
         )
         granted = reply > 0 if isinstance(reply, int) else reply[0] == 1
         if granted and not isinstance(reply, int):

@@ -16,7 +16,8 @@ from typing import Any, cast
 from holdfast.backends.quiet import socket_pair
 from holdfast.backends.redis.sockets import Wire, connect, milliseconds
 from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
-from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack, share
+from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack
+from holdfast.backends.turns import share
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 

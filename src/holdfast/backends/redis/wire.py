@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import hiredis
 
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
-from holdfast.ports.clock import now
 
 __all__ = [
     "NOTHING",
@@ -32,7 +31,6 @@ __all__ = [
     "new_reader",
     "pack",
     "pack_word",
-    "share",
     "show",
     "trouble",
     "unreachable",
@@ -190,11 +188,6 @@ def info_field(info: Any, field: bytes) -> str:
 def show(address: Address) -> str:
     host, port = address
     return f"{host}:{port}" if port else host
-
-
-def share(deadline: float, parts: int) -> float:
-    """Until when the first of so many may take, if the others are to have their time, too."""
-    return deadline if parts <= 1 else now() + (deadline - now()) / parts
 
 
 def unreachable(

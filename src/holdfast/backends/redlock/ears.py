@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from holdfast.backends.redis.listener import Listener, Seen
 from holdfast.backends.redis.transport import Ear, Hearing, Transport
 from holdfast.backends.redis.waiting import Room
-from holdfast.backends.redis.wire import NotSent, share
+from holdfast.backends.redis.wire import NotSent
 from holdfast.backends.redlock.nodes import Member
+from holdfast.backends.turns import share
 from holdfast.core.port import Port
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports.clock import now

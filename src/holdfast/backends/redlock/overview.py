@@ -15,10 +15,11 @@ from typing import Any
 from holdfast.backends.common import public_id
 from holdfast.backends.redis.overview import info_of
 from holdfast.backends.redis.transport import ORDINARY
-from holdfast.backends.redis.wire import pack, share
+from holdfast.backends.redis.wire import pack
 from holdfast.backends.redlock.ballot import Everybody, explain
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.letters import Letter, Writer
+from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 from holdfast.types import ClaimInfo, LockInfo, Mode

@@ -24,13 +24,14 @@ from holdfast.backends.common import not_for_children, public_id
 from holdfast.backends.redis.overview import info_of
 from holdfast.backends.redis.presence import LINKS, NAME
 from holdfast.backends.redis.transport import ORDINARY, Ear
-from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, share, trouble
+from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
 from holdfast.backends.redlock import overview
 from holdfast.backends.redlock.ballot import Everybody, explain, quorum_of
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.ears import Ears
 from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.backends.redlock.nodes import Member
+from holdfast.backends.turns import share
 from holdfast.core.port import Port
 from holdfast.core.presence import KEY, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable

@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
-from urllib.parse import unquote
 
+from holdfast.backends.common import name_of, spelled
 from holdfast.types import Claim, Mode
 
 __all__ = [
@@ -40,26 +40,22 @@ __all__ = [
 CELLS = "%cells"
 """Where cells live, beside the locks: no name is spelled like this."""
 
-# What ZooKeeper refuses in a path, beside what has a meaning in one (/) or here (%).
-REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff/%]")
-RESERVED = (".", "..", "zookeeper")
-
-
-def _escape(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode())
+# What ZooKeeper refuses in a path, beside what has a meaning in one (/) or here (%); and the first
+# letter of what is its own: `.`, `..` and `zookeeper`.
+REFUSED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff/%]"
+    r"|^\.(?=\.?\Z)|^z(?=ookeeper\Z)"
+)
 
 
 def encoded(name: str) -> str:
     """The one path segment that spells this name, as itself wherever ZooKeeper allows."""
-    if name in RESERVED:
-        return f"%{ord(name[0]):02X}{name[1:]}"
-    return REFUSED.sub(_escape, name)
+    return spelled(name, REFUSED)
 
 
 def decoded(segment: str) -> str | None:
     """The name that is spelled like this; None if none is."""
-    name = unquote(segment, errors="replace")
-    return name if name and encoded(name) == segment else None
+    return name_of(segment, REFUSED) or None
 
 
 def guid_of(owner: str) -> str:
