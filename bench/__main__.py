@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     add("--store", action="append", default=[], choices=list(STORES), help="default: all")
     add("--peer", action="append", default=[], choices=[*PEERS, "none"], help="default: all")
     add("--quick", action="store_true", help="a smoke run, in seconds")
-    add("--pairs", type=int, help="pairs of runs for each ratio (5; quick: 2)")
+    add("--pairs", type=int, help="pairs of runs for each ratio (5, Redis 7; quick: 2)")
     add("--out", type=Path, help="where to write (default: bench/)")
     add(
         "--import",

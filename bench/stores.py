@@ -42,6 +42,7 @@ EMBEDDED = Store(
     ("memory://bench", "sqlite:///{folder}/holdfast.db"),
     {THREADS: "FIFO of bare locks", PROCESSES: "flock", TASKS: "asyncio.Lock"},
     without=("away",),
+    waiters=(50, 200),
 )
 REDIS = Store(
     "redis",
@@ -51,6 +52,7 @@ REDIS = Store(
     without=("crash", "away", "imports"),
     served=True,
     waiters=(2, 10, 50, 200),
+    pairs=7,
 )
 REDLOCK = Store(
     "redlock",
@@ -141,7 +143,7 @@ POSTGRES_ADVISORY = Store(
     {THREADS: "bare advisory locks", PROCESSES: "bare advisory locks"},
     without=_BOUND,
     served=True,
-    waiters=(2, 50),
+    waiters=(50,),
 )
 MYSQL_ADVISORY = Store(
     "mysql-advisory",
@@ -150,7 +152,7 @@ MYSQL_ADVISORY = Store(
     {THREADS: "bare GET_LOCK", PROCESSES: "bare GET_LOCK"},
     without=_BOUND,
     served=True,
-    waiters=(2, 50),
+    waiters=(50,),
 )
 
 POSTGRES_FOR_UPDATE = Store(
