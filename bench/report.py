@@ -10,6 +10,7 @@ Partner: `bench/plot.py` draws.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
 import os
@@ -100,7 +101,7 @@ def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def load_last(directory: Path, kind: str) -> list[dict[str, Any]]:
+def load_last(directory: Path, kind: str) -> list[Any]:
     """The last of each backend, as `make soak` or `make kills` left it."""
     paths = sorted((directory / "results").glob(f"{kind}-*.json"))
     return [json.loads(path.read_text()) for path in paths]
@@ -166,7 +167,7 @@ def summary(cases: Sequence[dict[str, Any]]) -> str:
 def page(
     runs: Sequence[dict[str, Any]],
     soaks: Sequence[dict[str, Any]] = (),
-    kills: Sequence[dict[str, Any]] = (),
+    kills: Sequence[Sequence[dict[str, Any]]] = (),
 ) -> str:
     lines = [
         "# Results",
@@ -287,7 +288,7 @@ def _soaked(soaks: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _killed(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _killed(records: Sequence[Sequence[dict[str, Any]]]) -> Iterator[str]:
     yield "## kills"
     yield ""
     yield "kill -9 at random moments inside each tool: `make kills BACKEND=redis`. A violation is"
@@ -296,18 +297,18 @@ def _killed(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     names = ["server", "tool", "kills", "uses", "violations", "longest until somebody got on, s",
              "seconds", "when and how"]  # fmt: skip
     yield from ("", f"| {' | '.join(names)} |", f"{'| --- ' * len(names)}|")
-    for record in records:
-        how = f"{record['date']}, `{record['command']}`, seed {record['runs'][0]['seed']}"
-        for run in record["runs"]:
-            figures = (run["kills"], run["turns"], len(run["violations"]), run["longest"])
-            cells = [
-                f"{record['server']} {record['version']}",
-                run["tool"],
-                *map(number, figures),
-                number(run["seconds"]),
-                how,
-            ]
-            yield f"| {' | '.join(cells)} |"
+    for run in itertools.chain.from_iterable(records):
+        cells = [
+            f"{run['server']} {run['version']}",
+            run["tool"],
+            number(run["kills"]),
+            number(run["turns"]),
+            number(len(run["violations"])),
+            number(run["longest"]),
+            number(run["seconds"]),
+            f"{run['date']}, `{run['command']}`, seed {run['seed']}",
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
 def _where(case: dict[str, Any]) -> str:
