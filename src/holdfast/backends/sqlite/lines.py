@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 FREE = """
-SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?1)
-OR EXISTS (SELECT 1 FROM waiters WHERE name = ?1) FROM state
+SELECT epoch, reserved, EXISTS (SELECT 1 FROM holders WHERE name = ?)
+OR EXISTS (SELECT 1 FROM waiters WHERE name = ?) FROM state
 """
 TAKE = "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 GIVE = """

@@ -68,7 +68,7 @@ class Store(Cells):
         epoch, execute = site.epoch, site.cursor.execute
         name, mode = claim.name.encode(), claim.mode
         execute("BEGIN IMMEDIATE")
-        ((word, reserved, held),) = execute(FREE, (name,)).fetchall() or [("", 0, 0)]
+        ((word, reserved, held),) = execute(FREE, (name, name)).fetchall() or [("", 0, 0)]
         # Only now: a token dated before we were alone in here could be older than another's.
         now = schema.now()
         token = epoch.token(now)

@@ -12,7 +12,7 @@ if not is_held_by(lock, ARGV[1]) then return 0 end
 local ms = math.ceil(ARGV[2] / 1000)
 redis.call('PEXPIRE', lock, text(math.max(ms, redis.call('PTTL', lock))))
 ours(function()
-  redis.call('HLEN', marks)  -- what is somebody else's is given no end
+  redis.call('HEXISTS', marks, 'f')  -- what is somebody else's is given no end
   keep(marks, math.max(tonumber(ARGV[2]), tonumber(ARGV[3])))
 end)
 return 1
