@@ -68,13 +68,13 @@ class Store(Cells):
         epoch, execute = site.epoch, site.cursor.execute
         name, mode = claim.name.encode(), claim.mode
         execute("BEGIN IMMEDIATE")
-        ((word, reserved, held),) = execute(FREE, (name, name)).fetchall() or [("", 0, 0)]
+        ((word, reserved, busy),) = execute(FREE, (name, name)).fetchall() or [("", 0, 0)]
         # Only now: a token dated before we were alone in here could be older than another's.
         now = schema.now()
         token = epoch.token(now)
         good = reserved.__class__ is int and token <= reserved  # it may be somebody's text
-        if not held and good and word == epoch.word and epoch.fine:
-            # The uncontended path. (Nobody waits where nobody holds: `advance` sees to it.)
+        if not busy and good and word == epoch.word and epoch.fine:
+            # The uncontended path: nobody holds, and nobody waits.
             fence = None if mode is PERMITS else token
             expires = now + claim.ttl
             execute(
