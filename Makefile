@@ -71,9 +71,9 @@ docs: ## the documentation site, in build/site: offline, strict, no dead links
 	@echo build/site/index.html
 
 .PHONY: docs-map
-docs-map: venv ## docs/requirements.md, and the README's tables, anew
+docs-map: venv ## docs/requirements.md, and the tables of README and backends, anew
 	@$(run) scripts/requirements_map.py --write
-	@$(run) scripts/readme_tables.py --write
+	@$(run) -m bench.pages --write
 
 .PHONY: docs-matrix
 docs-matrix: venv ## docs/reference/matrix.md anew, from the last `make test`

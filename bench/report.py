@@ -22,7 +22,7 @@ from typing import Any
 from bench import plot
 from bench.session import Case
 
-__all__ = ["load", "load_last", "page", "record", "summary", "table", "write"]
+__all__ = ["faults_of", "load", "load_last", "page", "record", "summary", "table", "write"]
 
 
 def conditions(command: str) -> dict[str, Any]:
@@ -258,6 +258,14 @@ NOT_FAULTS = {
 """Numbers of a soak that count something else."""
 
 
+def faults_of(soak: dict[str, Any]) -> dict[str, int]:
+    return {
+        name: count
+        for name, count in soak.items()
+        if isinstance(count, int) and name not in NOT_FAULTS and not name.endswith(" now")
+    }
+
+
 def _soaked(soaks: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "## soaks"
     yield ""
@@ -268,10 +276,7 @@ def _soaked(soaks: Sequence[dict[str, Any]]) -> Iterator[str]:
              "stale writes refused", "longest unserved ms", "seconds", "when and how"]  # fmt: skip
     yield from ("", f"| {' | '.join(names)} |", f"{'| --- ' * len(names)}|")
     for soak in soaks:
-        faults = {
-            name: count for name, count in soak.items()
-            if isinstance(count, int) and name not in NOT_FAULTS and not name.endswith("now")
-        }  # fmt: skip
+        faults = faults_of(soak)
         cells = [
             f"{soak['backend']} ({soak['server']})" if "server" in soak else soak["backend"],
             number(soak["holds"]),

@@ -1,11 +1,11 @@
-"""The tables of the README that are not typed: what each backend promises, and what was measured.
+"""What is not typed in the README and the pages of the backends: promises, and what was measured.
 
-    python scripts/readme_tables.py --write     # put them in; `make docs-map` does it
-    python scripts/readme_tables.py --check     # status 1 if they are not as they should be
+    python -m bench.pages --write     # put it in; `make docs-map` does it
+    python -m bench.pages --check     # status 1 if it is not as it should be
 
 Contract: promises come from `capabilities`, figures from bench/results (the last run of each
-scenario). A ratio that was not measured is left out, never guessed. No server is asked.
-Partner: README.md, between `<!-- NAME: ... -->` and `<!-- end -->`.
+scenario, the last soak). What was not measured is left out, never guessed. No server is asked.
+Partners: README.md and docs/backends/, between `<!-- NAME: ... -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import holdfast
+from bench.report import faults_of
 from holdfast import Capabilities, Mode
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "backends").glob("*.md")))
 RESULTS = ROOT / "bench" / "results"
 
 BACKENDS = {
@@ -161,30 +163,109 @@ def _number(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
+SCENARIOS = ("uncontended", "abreast", "handover-threads", "handover-processes", "handover-tasks",
+             "drain", "crowd", "waiting", "away", "crash", "held")  # fmt: skip
+PLACEMENTS = ("same core", "split cores", "not pinned")
+
+
+def goals(schemes: str) -> Iterator[str]:
+    """What was aimed at over these stores, and what came of it. `schemes`: names as in bench/, each
+    with the part of a URL that its rows begin with: `etcd=etcd etcd-cluster=etcd`; without a name
+    those of the embedded stores."""
+    rows: dict[tuple[str, str, str], dict[str, list[dict[str, Any]]]]
+    rows = defaultdict(lambda: defaultdict(list))
+    for scheme in schemes.split():
+        store, _, begins = scheme.partition("=")
+        for scenario in SCENARIOS:
+            title = f"{store}-{scenario}" if store else scenario
+            path = RESULTS / f"{title}.json"
+            for case in json.loads(path.read_text())["cases"] if path.exists() else ():
+                for goal in case["goals"]:
+                    who = goal["subject"].partition(",")[0].removeprefix("holdfast ")
+                    if who.startswith(begins) and goal["value"] is not None:
+                        rows[title, goal["goal"], who][case["placement"]].append(goal)
+    yield "| | goal | of | measured |"
+    yield "| --- " * 4 + "|"
+    shown = ""
+    for (title, goal, who), found in rows.items():
+        said = "; ".join(
+            f"{'' if place == 'not pinned' else f'{place} '}{_range(found[place])}"
+            for place in PLACEMENTS
+            if place in found
+        )
+        link = f"[{title}](../../bench/RESULTS.md#{title})" if title != shown else ""
+        yield f"| {link} | {goal} | `{who}` | {said} |"
+        shown = title
+    yield ""
+    yield (
+        "The least and the most, with few and many waiters or leases. Bold: missed in one "
+        "of them at least; [why](../how-to/benchmark.md#goals-that-are-missed-and-why)."
+    )
+
+
+def _range(goals: list[dict[str, Any]]) -> str:
+    values = sorted({_figure(goal["value"]) for goal in goals}, key=float)
+    said = values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+    return said if all(goal["met"] for goal in goals) else f"**{said}**"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{round(value, 2):g}"
+
+
+def soak(backend: str) -> Iterator[str]:
+    said = json.loads((RESULTS / f"soak-{backend}.json").read_text())
+    faults = faults_of(said)
+    most = sorted(faults, key=lambda name: -faults[name])
+    bad = len(said["violations"])
+    yield (
+        f"[`make soak BACKEND={backend}`](../../bench/RESULTS.md#soaks) on {said['date'][:10]}: "
+        f"{_many(said['holds'])} holds in {said['seconds'] / 60:.0f} minutes under "
+        f"{_many(sum(faults.values()))} faults "
+        f"({', '.join(f'{_many(faults[name])} {name}' for name in most)}); "
+        f"{_many(said['refused stale writes'])} stale writes were refused, "
+        f"{_many(said['losses seen'])} losses were told. Two who held at once, a token that did "
+        f"not grow, a stale write that was accepted, or anything left behind: "
+        f"{'none' if not bad else _many(bad)}."
+    )
+
+
+def _many(count: int) -> str:
+    return f"{count:,}".replace(",", " ") if count >= 10_000 else str(count)
+
+
 TABLES = {"backends": backends, "measured": measured}
+ABOUT = {"goals": goals, "soak": soak}
+MARK = re.compile(r"<!-- (\w+)( of ([^:]*))?: made by `make docs-map`, do not edit -->")
 
 
 def filled(text: str) -> str:
-    """The README with its tables as they should be."""
-    for name, table in TABLES.items():
-        mark = f"<!-- {name}: made by `make docs-map`, do not edit -->"
-        before, found, rest = text.partition(mark)
-        _, end, after = rest.partition("<!-- end -->")
-        if not (found and end):
-            raise SystemExit(f"README.md has no place for the table {name!r}")
-        text = f"{before}{mark}\n\n" + "\n".join(table()) + f"\n\n{end}{after}"
-    return text
+    """The page with its tables as they should be."""
+    done = ""
+    while mark := MARK.search(text):
+        name, about = mark[1], mark[3]
+        _, end, after = text[mark.end() :].partition("<!-- end -->")
+        if not end or name not in (TABLES if about is None else ABOUT):
+            raise SystemExit(f"there is no end of, or nothing to put in, the place of {mark[0]!r}")
+        rows = TABLES[name]() if about is None else ABOUT[name](about)
+        done += text[: mark.end()] + "\n\n" + "\n".join(rows) + f"\n\n{end}"
+        text = after
+    return done + text
 
 
 def main(words: list[str]) -> int:
     if words not in (["--write"], ["--check"]):
         sys.exit(__doc__)
-    text = README.read_text()
-    wanted = filled(text)
-    if words == ["--write"]:
-        README.write_text(wanted)
-    elif text != wanted:
-        print("README.md has old tables: make docs-map")
+    old: list[str] = []
+    for page in PAGES:
+        text = page.read_text()
+        wanted = filled(text)
+        if text != wanted and words == ["--write"]:
+            page.write_text(wanted)
+        elif text != wanted:
+            old.append(str(page.relative_to(ROOT)))
+    if words == ["--check"] and old:
+        print(f"old tables in {', '.join(old)}: make docs-map")
         return 1
     return 0
 
