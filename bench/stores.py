@@ -101,6 +101,7 @@ THREE = Store(
         "held", "away", "imports", "once", "stripes", "election",
     ),
     served=True,
+    waiters=(2, 50),
 )  # fmt: skip
 
 _POSTGRES = "postgresql://postgres@{postgres}/postgres?sslmode=disable"
@@ -129,6 +130,7 @@ MARIADB = Store(
     without=_WITHOUT,
     served=True,
     crowd=100,
+    waiters=(2, 50),
 )
 
 # Only what a lock alone in its connection has to show: there is no line to look at, and no batch.

@@ -21,7 +21,7 @@ from bench.stats import Figures, quantile
 
 __all__ = ["run"]
 
-KILLS, TTL, CANDIDATES = 15, 2.0, 3
+KILLS, TTL, CANDIDATES = 10, 2.0, 3
 LIMIT = 60.0
 
 
