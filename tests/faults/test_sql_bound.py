@@ -185,7 +185,7 @@ def test_a_holder_behind_a_dead_line_loses_it_and_the_server_frees_it(
     there = connect()
     with FaultProxy(("127.0.0.1", store.server.port), framing="raw") as proxy:
         url = store.url.replace(f":{store.server.port}/", f":{proxy.port}/")
-        here = holdfast.connect(url, request_timeout=1)
+        here = holdfast.connect(url, request_timeout=3)
         lease = here.lock("dead line", ttl=3).acquire()
         assert lease is not None
         proxy.blackhole()

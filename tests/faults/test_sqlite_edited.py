@@ -178,7 +178,7 @@ def test_nobody_overtakes_a_waiter_that_somebody_has_edited(path: Path, url: str
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(waiting(others.lock("x", ttl=9)))  # looks after 3 s
             until(lambda: sql(path, count) == [(1,)], "in line")
-            second = stack.enter_context(waiting(others.lock("x", ttl=9)))
+            second = stack.enter_context(waiting(others.lock("x", ttl=LONG)))  # only if called
             until(lambda: sql(path, count) == [(2,)], "behind it")
             sql(path, "UPDATE waiters SET mode = 'somebody''s' WHERE place = 1")
             assert lease.release()
@@ -217,7 +217,7 @@ def test_a_state_that_somebody_has_edited(path: Path, url: str, column: str) -> 
         pass
     before = sql(path, "SELECT epoch, base, reserved FROM state")[0]
     for value in ANYTHING.values():
-        with holdfast.connect(url, request_timeout=0.1) as locks:
+        with holdfast.connect(url, request_timeout=0.3) as locks:
             locks.inspect()
             edit(path, "state", column, value)
             told(path, "state", "", functools.partial(locks.lock("x").acquire, False))

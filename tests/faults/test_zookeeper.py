@@ -66,7 +66,7 @@ def test_a_pause_shorter_than_the_session(breakable: ZooKeeperServer, url: str) 
 
 @pytest.mark.req("R21", "server paused", "ZooKeeper SUSPENDED / LOST")
 def test_a_pause_longer_than_the_session(breakable: ZooKeeperServer, url: str) -> None:
-    with holdfast.connect(url, request_timeout=1) as locks:
+    with holdfast.connect(url, request_timeout=3) as locks:
         leases = [locks.lock(name, ttl=1).acquire() for name in ("x", "y")]
         begun = time.monotonic()
         breakable.pause()
