@@ -29,7 +29,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "holdfast.core": ("holdfast.types", "holdfast.errors"),
     "holdfast.ports": ("holdfast.core.port", "holdfast.errors"),
     "holdfast.backends": (
-        "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.clock"
+        "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.clock",
+        "=holdfast.ports.bare",
     ),
     "holdfast.client": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "holdfast.ports", "holdfast.backends"
@@ -56,7 +57,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "holdfast.testing": ("holdfast",),
     "holdfast.sentinel": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.thread",
-        "=holdfast.sync",
+        "=holdfast.sync", "=holdfast.toolbox.values",
     ),
     "holdfast.cli": (*(f"={module}" for module in PUBLIC), "=holdfast.sentinel"),
 }  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.ports.thread import drive
+from holdfast.sentinel.service import NAME
 from tests.cli.harness import PATIENCE, line, started, until
 from tests.cli.harness import holdfast as command
 from tests.faults.peers import Peer
@@ -66,6 +68,21 @@ def test_status(url: str) -> None:
         shown = command("--url", url, "sentinel", "--status")
         assert shown.stdout.startswith("leader ")
         assert "freed     0" in shown.stdout
+
+
+@pytest.mark.parametrize("value", [b"somebody's", b"[1]", b"{}", b'{"leading": {}, "counters": 1}'])
+def test_what_is_no_status_is_told_as_such(url: str, value: bytes) -> None:
+    """It was called a bug in holdfast."""
+    with holdfast.connect(url) as locks:
+        engine = locks._engine()
+        written = engine.backend.cell_write(
+            NAME, value, expect=None, fence=None, ttl=20.0, deadline=engine.port.now() + PATIENCE
+        )
+        assert drive(written)
+    shown = command("sentinel", "--status", url=url)
+    assert shown.returncode == 78
+    assert "was not written by this version of holdfast" in shown.stderr
+    assert "bug" not in shown.stderr
 
 
 def test_a_store_that_is_away_is_waited_for(url: str) -> None:

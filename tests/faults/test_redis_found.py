@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import hiredis
 import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
+from holdfast.backends.redis import lua
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.requests import LineRequests
 from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
-from holdfast.types import Released
+from holdfast.types import Claim, Released
 from tests.faults.redis import (
     SOON,
     Waiter,
@@ -166,6 +172,38 @@ def test_a_line_that_was_left_and_joined_again_expires(server: RedisServer) -> N
         assert waiter.result().release() is True
 
 
+@pytest.mark.parametrize("gone", ["qdc", "c", "of another kind"])
+def test_a_line_that_somebody_has_emptied_expires(server: RedisServer, gone: str) -> None:
+    """The same by another way: the lock's key says of keys that are gone how long they are kept.
+    Asked by hand, for a client's next heartbeat would mend it."""
+    prefix = fresh(server.url).partition("prefix=")[2]
+    requests = LineRequests(Keys(prefix), f"{prefix}:call", 2.0, 300.0)
+
+    def attempt(owner: str) -> Any:
+        parts = requests.attempt(Claim("x", owner, ttl=60.0), True, "1")
+        reader = hiredis.Reader()
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            sock.sendall(lua.ATTEMPT.full + parts[0])
+            while (answer := reader.gets()) is False:
+                reader.feed(sock.recv(65536))
+        return answer
+
+    graves = f"{prefix}:{{x}}:t"
+    assert attempt("a") > 0
+    assert attempt("b")[0] == 0
+    if gone == "of another kind":
+        with holdfast.connect(server.url + f"?prefix={prefix}") as locks:
+            drive(locks._engine().backend.withdraw(Claim("x", "z", ttl=60.0), True, now() + 20))
+        server.call("SET", graves, "somebody's")
+        assert attempt("b") == -7  # its place is given up
+        server.call("DEL", graves)
+    else:
+        server.call("DEL", *(f"{prefix}:{{x}}:{letter}" for letter in gone))
+    assert attempt("d")[0] == 0
+    for letter in "qdc":
+        assert int(str(server.call("PTTL", f"{prefix}:{{x}}:{letter}"))) > 0, letter
+
+
 @pytest.mark.req("B5")
 def test_who_waits_for_a_cell_makes_no_connection_after_the_close(server: RedisServer) -> None:
     """It looked once more, on a connection of its own that nobody closed."""
@@ -247,7 +285,7 @@ def test_what_somebody_else_wrote_where_a_lock_is_kept(server: RedisServer, what
         for ask in asking:
             with pytest.raises(Misconfigured, match="is no lock of this version"):
                 ask()
-        until(lambda: locks._engine().keeper.owed == 0, "the waiter's place is given up")
+        until(lambda: locks._engine().keeper._owed == {}, "the waiter's place is given up")
         assert [info.name for info in locks.inspect()] == ["other"]
         assert other.held
         assert server.call("DUMP", key) == before
@@ -393,10 +431,10 @@ def test_what_somebody_else_wrote_where_a_line_is_kept(server: RedisServer, lett
             with pytest.raises(Misconfigured, match=f":{letter}' holds"):
                 ask()
             assert now() - began < 2
-        until(lambda: locks._engine().keeper.owed == 0, "the waiter's place is given up")
+        until(lambda: locks._engine().keeper._owed == {}, "the waiter's place is given up")
         assert lease is None or lease.held
         assert lease is None or lease.release() is True
-        assert here._engine().keeper.owed == 0
+        assert here._engine().keeper._owed == {}
         assert server.call("GET", key) == "somebody's"
         others = [beside(url, each) for each in "qdcht" if each != letter]
         assert -1 not in [server.call("PTTL", other) for other in others]  # without an end
@@ -501,7 +539,7 @@ def test_what_somebody_else_wrote_where_a_reader_who_waits_would_hold(server: Re
         assert writer.release() is True
         with pytest.raises(Misconfigured, match=":h' holds"):
             waiter.result()
-        until(lambda: there._engine().keeper.owed == 0, "its place is given up")
+        until(lambda: there._engine().keeper._owed == {}, "its place is given up")
         with here.lock("x", timeout=5):
             pass
 
@@ -548,4 +586,4 @@ def test_what_somebody_else_wrote_beside_a_lock_that_others_understand(
         assert server.call("PTTL", f"{prefix}:{{x{prefix}}}:s") == -1  # it would end with ours
         assert lease.release() is True
         assert server.call("EXISTS", f"x{prefix}") == 0
-        assert locks._engine().keeper.owed == 0
+        assert locks._engine().keeper._owed == {}

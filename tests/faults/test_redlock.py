@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast import LeaseLost, Misconfigured, Unavailable, Unsupported
+from holdfast import LeaseLost, Misconfigured, Unavailable, Unsupported, aio
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance.harness import LONG, Api, Theme, refused, take
 from holdfast.testing.conformance.suite import Suite
@@ -34,6 +34,23 @@ class FiveStrategy(RedlockStrategy):
 def nodes(api: Api) -> FiveStrategy:
     assert isinstance(api.strategy, FiveStrategy)
     return api.strategy
+
+
+async def everywhere(api: Api) -> None:
+    lock = nodes(api).keys.lock("x")
+
+    async def voted() -> bool:
+        return all(server.call("EXISTS", lock) for server in nodes(api).servers)
+
+    await api.until(voted, "the lock on every node")
+
+
+async def take_everywhere(api: Api) -> aio.Lease:
+    """The lock `x`, when no vote for it is on its way any more."""
+    lease = await take(api.here.lock("x", ttl=60))
+    await lease.renew()  # who was still being connected to has no vote for it yet
+    await everywhere(api)
+    return lease
 
 
 @contextmanager
@@ -240,18 +257,11 @@ class RedlockFaults(Theme):
 
     @pytest.mark.req("R34", "R20", "B1")
     async def test_a_renewal_installs_the_lock_where_it_was_forgotten(self, api: Api) -> None:
-        lock = nodes(api).keys.lock("x")
-
-        async def everywhere() -> bool:
-            return all(server.call("EXISTS", lock) for server in nodes(api).servers)
-
-        lease = await take(api.here.lock("x", ttl=60))
-        await lease.renew()  # who was still being connected to has no vote for it yet
-        await api.until(everywhere, "the lock on every node")
+        lease = await take_everywhere(api)
         for server in nodes(api).servers[:2]:
             server.call("FLUSHALL")
         await lease.renew()
-        await api.until(everywhere, "the lock on every node, again")
+        await everywhere(api)
         for server in nodes(api).servers[3:]:
             server.call("FLUSHALL")
         assert await refused(api.there.lock("x"))  # by the ones that were told again
@@ -261,7 +271,7 @@ class RedlockFaults(Theme):
 
     @pytest.mark.req("R34", "R21", "B2", "key deleted by hand, FLUSHALL")
     async def test_a_quorum_of_not_yours_is_an_immediate_loss(self, api: Api) -> None:
-        lease = await take(api.here.lock("x", ttl=60))
+        lease = await take_everywhere(api)
         for server in nodes(api).servers[:3]:
             server.call("FLUSHALL")
         with pytest.raises(LeaseLost):

@@ -84,7 +84,7 @@ def told(path: Path, table: str, name: str, ask: Callable[[], object]) -> bool:
 
 
 def pays(keeper: Keeper) -> bool:
-    return not keeper.owed
+    return not keeper._owed
 
 
 @contextlib.contextmanager

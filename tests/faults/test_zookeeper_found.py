@@ -25,7 +25,7 @@ from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.testing import FaultProxy
 from holdfast.types import Unknown
-from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, sessions
+from tests.faults.zookeeper import LONG, Raw, kazoo, nodes, sessions, wires
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
 from tests.waiting import until
@@ -276,10 +276,35 @@ def test_an_event_loop_that_is_left_does_not_keep_its_lock(
         loop.close()
     with holdfast.connect(url) as others, others.lock("x", timeout=LONG):
         assert not kept[1].held
-    until(lambda: not any("(body)" in t.name for t in threading.enumerate()), "its thread ends", 12)
+    until(lambda: not wires(), "its thread ends", 12)
     if not closed:
         loop.run_until_complete(kept[0].close())
         loop.close()
+
+
+@pytest.mark.req("R20", "R50", "renewal thread dies")
+def test_a_session_that_nobody_can_look_after_is_not_begun(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of one thread for a moment, all leases were lost after five seconds: for ever, for
+    who looks after sessions was never started again."""
+    monkeypatch.setattr(session, "UNTENDED", 1.0)
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-sitter":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with holdfast.connect(url) as locks:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            with pytest.raises(Unavailable, match="no thread for holdfast-sitter"):
+                locks.lock("x", ttl=1).acquire(timeout=1)
+        lease = locks.lock("x", ttl=1).acquire(timeout=LONG)
+        assert lease
+        assert not lease.lost.wait(4)
+        assert lease.release()
 
 
 @pytest.mark.req("R22", "R50")

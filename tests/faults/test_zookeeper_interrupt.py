@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 
@@ -23,6 +22,7 @@ from tests.faults.interrupt import (
     nothing_is_left,
     plain_with,
 )
+from tests.faults.zookeeper import wires
 from tests.servers import ZooKeeperServer
 from tests.servers.home import HOST
 from tests.waiting import until
@@ -54,21 +54,16 @@ def test_interrupt_at_every_line(
 @pytest.mark.req("B3", "KeyboardInterrupt at any line")
 def test_interrupt_at_every_line_of_a_first_acquire(url: str) -> None:
     """The session is begun, and its thread: neither is forgotten, wherever it strikes."""
-    before = {thread for thread in threading.enumerate() if "(body)" in thread.name}
+    before = wires()
     with holdfast.connect(url) as other:
         with other.lock("x", ttl=LONG):
-            before |= {thread for thread in threading.enumerate() if "(body)" in thread.name}
+            before |= wires()
         for n in lines(STORED):
             with holdfast.connect(url) as locks:
                 where = interrupted(lambda: plain_with(locks, other), n)
                 nothing_is_left(locks, other, where)
 
-            def left() -> bool:
-                return any(
-                    "(body)" in one.name and one not in before for one in threading.enumerate()
-                )
-
-            until(lambda: not left(), f"the session's thread ends after {where}", 12)
+            until(lambda: not wires() - before, f"the session's thread ends after {where}", 12)
             if not where:
                 break
 

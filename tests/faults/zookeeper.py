@@ -37,6 +37,11 @@ def kazoo(port: int, **options: Any) -> Iterator[Any]:
         client.close()
 
 
+def wires() -> set[threading.Thread]:
+    """Connection threads that are alive."""
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-zookeeper"}
+
+
 def sessions(locks: holdfast.Locks) -> list[Session]:
     backend = locks._current.backend
     assert isinstance(backend, ZooKeeperBackend)

@@ -24,7 +24,7 @@ from holdfast.core.options import LockOptions, want
 from holdfast.errors import Closed, HoldfastError, LeaseLost
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
-from holdfast.ports.thread import ThreadEvent
+from holdfast.ports.bare import ThreadEvent
 from holdfast.testing.world import Fiber, Host, Message, World, WorldLink, WorldPort
 from holdfast.types import Mode, Unknown
 

@@ -32,7 +32,8 @@ from hypothesis.stateful import (
 
 from holdfast.backends.local import LATER, Gone, Held, InLine
 from holdfast.backends.memory import MemoryBackend, Store
-from holdfast.ports.thread import ThreadEvent, drive
+from holdfast.ports.bare import ThreadEvent
+from holdfast.ports.thread import drive
 from holdfast.types import (
     AlreadyLost,
     Buried,

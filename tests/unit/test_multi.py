@@ -5,11 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import time
+from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import holdfast
 from holdfast import Closed, LeaseLost, Misconfigured
+from holdfast.core.acquire import Acquisition
+from holdfast.ports.thread import drive
+from holdfast.types import Busy, Claim
 
 
 @pytest.mark.req("B5", "law 1")
@@ -43,6 +48,39 @@ def test_a_forked_child_holds_no_multi() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert lease.held
         assert lease.release() is True
+
+
+@pytest.mark.req("B5", "law 3", "attempt or heartbeat in flight")
+@pytest.mark.parametrize("then", ["busy", "refused"])
+def test_what_was_asked_for_together_without_an_answer_is_owed(then: str) -> None:
+    """The first was then asked for alone, was busy, and taken for settled: though the request for
+    all of them might still arrive, and have it held by nobody."""
+    with holdfast.connect("memory://multi-owed") as here, here.lock("a") as lease:
+        assert lease.held
+        engine = here._engine()
+        acquisition = Acquisition(engine, here.lock("a")._want)
+        acquisition.claim.unanswered = True  # as `toolbox/multi.py` says that it is
+        backend: Any = engine.backend
+        withdrawn: list[tuple[str, bool]] = []
+        withdraw = backend.withdraw
+
+        async def noted(claim: Claim, tombstone: bool, deadline: float) -> Any:
+            withdrawn.append((claim.owner, tombstone))
+            return await withdraw(claim, tombstone, deadline)
+
+        async def refused(*_: Any) -> Any:
+            raise Misconfigured("no")
+
+        backend.withdraw = noted
+        if then == "refused":
+            attempt, backend.attempt = backend.attempt, refused
+            with pytest.raises(Misconfigured):
+                drive(acquisition.run(False, 0.0))
+            backend.attempt = attempt
+            acquisition.abandon()  # as the skins do
+        else:
+            assert isinstance(drive(acquisition.run(False, 0.0)), Busy)
+        until(lambda: withdrawn == [(acquisition.claim.owner, True)], "it is withdrawn")
 
 
 @pytest.mark.req("B5", "R12")

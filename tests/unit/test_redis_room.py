@@ -13,13 +13,14 @@ import pytest
 from tests.waiting import PATIENCE
 
 from holdfast.backends.redis.calls import Called, Place, Ticket
+from holdfast.backends.redis.listener import Listener
 from holdfast.backends.redis.sockets import CHUNK, Wire
 from holdfast.backends.redis.threads import ThreadEar
 from holdfast.backends.redis.waiting import DEAF, Room
 from holdfast.backends.redis.wire import pack
 from holdfast.core.lease import DRIFT, STALE
 from holdfast.ports.thread import ThreadPort, drive
-from holdfast.types import Claim
+from holdfast.types import Claim, Unknown
 
 HERE, ELSEWHERE = "run-1", "run-2"
 
@@ -250,3 +251,28 @@ def test_who_listens_to_much_comes_to_its_heartbeats() -> None:
     finally:
         ear.close()
         there.close()
+
+
+@pytest.mark.req("R9", "R2")
+@pytest.mark.parametrize("seen", [math.inf, Unknown("silence")])
+def test_who_enters_while_its_line_is_asked_about_is_asked_about_too(seen: Any) -> None:
+    """What was found out of the other set the line's next look, a heartbeat later: a call that was
+    made before this one was heard was missed, and the lock stood still for a second."""
+
+    async def look(claims: Any, hearing: str, deadline: float) -> list[Any]:
+        asked.append([claim.owner for claim in claims])
+        if len(asked) > 1:
+            return [math.inf]
+        room.enter(Claim("x", "b"), place(1, sent=now, hearing=DEAF))
+        return [seen]
+
+    async def no_ear(hear: Any, deadline: float) -> Any:
+        raise AssertionError("nobody listens here")
+
+    asked: list[list[str]] = []
+    room = Office().room
+    now = room.port.now()
+    listener = Listener(room, True, look, no_ear)
+    room.enter(Claim("x", "a"), place(2, sent=now - 5))
+    drive(listener._beat())
+    assert asked == [["a"], ["b"]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.sql.rules import FAR, LATER, Entry, Line
-from holdfast.backends.sql.words import GRAVE, HOLDER, WAITER
+from holdfast.backends.sql.words import GRAVE, GRAVES, HOLDER, WAITER
 
 NOW = 1_000_000_000
 SECOND = 1_000_000
@@ -134,6 +134,27 @@ def test_the_line_is_flagged_as_long_as_anything_is_known() -> None:
         line.finish()
         assert line.flagged is flagged
         assert line.changed or flagged
+
+
+@pytest.mark.req("law 3")
+@pytest.mark.parametrize("ends", [SECOND, 0])
+def test_tombstones_that_were_not_read_are_not_forgotten(ends: int) -> None:
+    """Only a few are, however many there are: each step read all, under the row's lock."""
+    claims = [claim(place, GRAVE, ends=ends) for place in range(1, GRAVES + 1)]
+    line = line_of(*claims, claim(9, GRAVE), me=b"9")
+    assert b"9" in line.graves
+    line.advance(WINDOW)
+    line.finish()
+    assert line.flagged
+    assert len(line.dead) == (GRAVES if ends == 0 else 0)
+    assert line.sweep is (ends == 0)  # there may be many more of those
+
+
+@pytest.mark.req("law 3")
+def test_a_row_that_was_read_twice_is_one() -> None:
+    line = line_of(claim(1, GRAVE, ends=0), claim(1, GRAVE, ends=0), me=b"1")
+    assert len(line.dead) == 1
+    assert not line.buried
 
 
 @pytest.mark.req("key expires while waiters queue")

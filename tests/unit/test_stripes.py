@@ -152,7 +152,7 @@ def test_who_was_given_up_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(GivenUp):
             drive(member.run(True, -1.0))
         assert locks.inspect() == []
-        assert not engine.keeper._claims or engine.keeper.owed
+        assert not engine.keeper._claims or engine.keeper._owed
 
 
 @pytest.mark.req("R11", "asyncio cancellation at any await")

@@ -12,20 +12,17 @@ import json
 import math
 import os
 import re
-import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
-from holdfast.core.port import interruptible
 from holdfast.types import Cell, CellConflict, Claim
 
 __all__ = [
     "NEWER_FENCE",
     "OTHER_VERSION",
     "Tombstones",
-    "begun",
     "conflict",
     "info_of",
     "info_text",
@@ -64,15 +61,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def begun(thread: threading.Thread) -> bool:
-    """Start it, if this process may have one more. (In a function, as `core.port.why_not`.)"""
-    try:
-        interruptible(thread.start)
-    except RuntimeError:
-        return False
-    return True
 
 
 def info_text(info: Mapping[str, str]) -> str:

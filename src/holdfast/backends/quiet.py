@@ -15,7 +15,8 @@ __all__ = ["Socket", "socket_pair"]
 
 class Socket(socket.socket):
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_io_refs"):  # else an interrupt came before it was anything
+            self.close()
 
 
 _of_descriptor = functools.partial(Socket, -1, -1, -1)

@@ -331,11 +331,12 @@ class Acquisition:
         try:
             sent, result = await ask(engine, self.claim, blocking, deadline)
         except HoldfastError:  # refused before anything was asked of the store: nothing is owed
-            engine.keeper.settle(self.claim)
+            if not self.claim.unanswered:  # else it was, as one of several (`toolbox/multi.py`)
+                engine.keeper.settle(self.claim)
             raise
         if isinstance(result, Grant) and self.usable(result):
             outcome: Hold | Busy = self.hold(result, sent)
-        elif isinstance(result, Busy) and not blocking:
+        elif isinstance(result, Busy) and not (blocking or self.claim.unanswered):
             engine.keeper.settle(self.claim)
             outcome = result
         else:

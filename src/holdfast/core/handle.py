@@ -160,8 +160,10 @@ class Handle:
     def _expect(self, guard: weakref.ref[Guard]) -> None:
         self._coming = guard
 
-    def _watch_with(self) -> None:
-        """Entered by a `with` of its own, whose disappearance shall be noticed."""
+    def _enter(self) -> None:
+        """By a `with` of its own, whose disappearance shall be noticed. Not if it is over: the body
+        would run without the lock."""
+        self.check()
         coming, self._coming = self._coming, None
         guard = None if coming is None else coming()
         if guard is not None:
@@ -296,8 +298,8 @@ class Keyring(Generic[H]):
     def _newest(self) -> H:
         """The calling thread's or task's newest lease that was not released."""
         context = self._context()
-        for lease, taker in reversed(list(self._leases.items())):
-            if taker is context and lease._hold.end != RELEASED:
+        for lease in reversed(list(self._leases)):  # a copy in one step: finalisers take some away
+            if self._leases.get(lease) is context and lease._hold.end != RELEASED:
                 return lease
         raise NotHeld(
             f"this thread or task holds no lease of this lock object for {self.name!r}. A lease "

@@ -200,10 +200,6 @@ class Keeper:
         return not self._holds and not self._owed
 
     @property
-    def owed(self) -> int:
-        return len(self._owed)
-
-    @property
     def _done(self) -> bool:
         return self._stopping or (self._retired and self.idle)
 
@@ -254,7 +250,10 @@ class Keeper:
         if self._ready:
             await self._renew()
         if self._owed:
-            await self.pay(self._port.now() + TICK / 4)
+            # Now and then longer, for a store far away: what is granted meanwhile has to wait.
+            now, far = self._port.now(), self._unpaid % 4 == 3
+            late = min(now + TICK, self._agenda.next()) if far else now
+            await self.pay(max(now + TICK / 4, late))
         if self._ready:
             return
         pay_at = self._pay_at if self._owed else math.inf

@@ -8,16 +8,14 @@ Partners: `ports/thread.py`, `ports/asyncio.py`, `testing/explorer/`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from holdfast.errors import Unavailable
 
-__all__ = ["Event", "Main", "NoThread", "Port", "Task", "interruptible", "why_not"]
+__all__ = ["Event", "Main", "NoThread", "Port", "Task", "why_not"]
 
-T = TypeVar("T")
 Main = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -49,23 +47,6 @@ def why_not(start: Callable[[], None]) -> NoThread | None:
     except NoThread as error:
         return error
     return None
-
-
-def interruptible(call: Callable[[], T]) -> T:
-    """`call()`, which starts a thread or waits on what `threading` has. Hazard: Ctrl-C between two
-    bytecodes of `Condition.wait` comes out as "release unlocked lock", a `RuntimeError` like that
-    of a process without threads left; here it is the interrupt again. So is what another handler of
-    signals raises, which may be any exception: that of a task queue's time limit is."""
-    before = sys.exception()
-    try:
-        return call()
-    except RuntimeError as error:
-        cause = error.__context__
-        while cause is not None and cause is not before:
-            if not isinstance(cause, RuntimeError):
-                raise cause from None
-            cause = cause.__context__
-        raise
 
 
 class Event(Protocol):

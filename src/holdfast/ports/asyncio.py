@@ -15,7 +15,6 @@ import contextvars
 import inspect
 import logging
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -131,7 +130,6 @@ class AsyncioPort:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
         self._callbacks: set[asyncio.Task[Any]] = set()
         self._mutex = contextlib.nullcontext()
         self.now = clock.now
@@ -142,7 +140,6 @@ class AsyncioPort:
         """The loop this port belongs to; the running one at first use."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._thread = threading.get_ident()
         return self._loop
 
     def check_loop(self) -> None:
@@ -158,7 +155,7 @@ class AsyncioPort:
         loop = self._loop
         if loop is None or loop.is_closed():
             return  # nobody has waited yet, or nobody does any more
-        if threading.get_ident() == self._thread:
+        if asyncio._get_running_loop() is loop:
             callback()
             return
         try:

@@ -1,26 +1,24 @@
 """The thread port: the core's coroutines block where they wait, and never suspend.
 
 Contract: `drive` runs a coroutine to its end with one `send(None)`; no event loop, no thread hop.
-Hazard: `Event.set` is called from finalisers, which may run inside `Event.set` itself. It is made
-of one atomic operation on a bare lock; `threading.Event`, which takes a lock, could deadlock.
+Partner: `ports/bare.py`, whose thread and event it has.
 """
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import logging
 import os
 import queue
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.core.port import Main, NoThread, interruptible
+from holdfast.core.port import Main, NoThread
 from holdfast.ports import clock
+from holdfast.ports.bare import Thread, ThreadEvent
 
 __all__ = ["ThreadPort", "drive"]
 
@@ -42,104 +40,35 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine of the core suspended on the thread port: this is a bug")
 
 
-class ThreadEvent:
-    """A gate: a bare lock that is held while the flag is down."""
-
-    __slots__ = ("_flag", "_gate")
-
-    def __init__(self) -> None:
-        self._flag = False
-        self._gate = _thread.allocate_lock()
-        self._gate.acquire()
-
-    def set(self) -> None:
-        self._flag = True
-        try:
-            self._gate.release()
-        except RuntimeError:  # it was open already
-            pass
-
-    def clear(self) -> None:
-        self._flag = False
-        self._gate.acquire(blocking=False)
-        if self._flag:  # set() came between the two: it must not be swallowed
-            self.set()
-
-    def is_set(self) -> bool:
-        return self._flag
-
-    async def wait(self, deadline: float | None) -> bool:
-        return self.block(deadline)
-
-    def block(self, deadline: float | None) -> bool:
-        try:
-            while not self._flag:
-                timeout = -1.0
-                if deadline is not None:
-                    timeout = min(deadline - clock.now(), threading.TIMEOUT_MAX)
-                    if timeout <= 0:
-                        return False
-                self._gate.acquire(timeout=timeout)
-            return True
-        finally:
-            if self._flag:  # pass it on: the gate stays open for whoever else waits
-                self.set()
-
-
 class ThreadTask:
-    """Hazard: Ctrl-C in `Thread.start` leaves a thread that will run and does not look alive yet.
-    So who is first, it or who calls it off, takes `_turn`: it is alive, or never runs."""
-
-    __slots__ = ("_called_off", "_farewell", "_thread", "_turn")
+    __slots__ = ("_farewell", "_thread")
 
     def __init__(self, main: Main, farewell: Main, name: str) -> None:
         def body() -> None:
             try:
-                if self._turn.acquire(blocking=False):
-                    drive(main())
+                drive(main())
             finally:
                 _farewells.pop(id(self), None)
 
-        self._thread = threading.Thread(target=body, name=name, daemon=True)
+        self._thread = Thread(body, name)
         self._farewell = farewell
-        self._turn = _thread.allocate_lock()
-        self._called_off = False
 
     def start(self) -> None:
         _farewells[id(self)] = clock.incarnation(), self._farewell
         try:
-            _start(self._thread)
+            self._thread.start()
         except BaseException:  # there can be no thread, or Ctrl-C
-            self._called_off = self._turn.acquire(blocking=False)
-            if self._called_off:
+            if not self.alive:
                 _farewells.pop(id(self), None)
             raise
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and not self._called_off
+        return self._thread.is_alive()
 
     async def join(self, deadline: float) -> bool:
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(max(0.0, deadline - clock.now()))
+        self._thread.join(max(0.0, deadline - clock.now()))
         return not self._thread.is_alive()
-
-
-def _start(thread: threading.Thread) -> None:
-    try:
-        if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
-            raise RuntimeError("it is too late")
-        interruptible(thread.start)
-    except RuntimeError as error:
-        raise NoThread(thread.name, error, _exiting()) from error
-
-
-def _exiting() -> bool:
-    """Whether nothing keeps the interpreter any more. That its main thread has ended is not enough:
-    it waits for all threads that are no daemons, which go on for as long as they like."""
-    return sys.is_finalizing() or all(
-        thread.daemon or not thread.is_alive() for thread in threading.enumerate()
-    )
 
 
 _farewells: dict[int, tuple[int, Main]] = {}
@@ -242,7 +171,7 @@ class _Callers:
                 return
             self._threads += 1
         try:
-            _start(threading.Thread(target=self._run, name="holdfast-on-lost", daemon=True))
+            Thread(self._run, "holdfast-on-lost").start()
         except NoThread as error:
             with self._mutex:
                 self._threads -= 1

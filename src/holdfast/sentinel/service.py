@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, LeaseLost, Unavailable, Unsupported
 from holdfast.ports.thread import drive
 from holdfast.sentinel.detector import Detector
 from holdfast.sync import Lease, Locks, connect
+from holdfast.toolbox.values import understood
 
 __all__ = ["Event", "Sentinel", "status"]
 
@@ -171,12 +172,15 @@ def status(url: str | None) -> dict[str, Any]:
         limit = engine.port.now() + engine.request_timeout
         there = engine.backend.capabilities.cells
         cell = drive(engine.backend.cell_read(NAME, limit)) if there else None
-    told = None if cell is None else json.loads(cell.value)
+    told: Mapping[str, Any] = {"leading": None, "counters": None}
+    if cell is not None:
+        with understood(NAME):
+            document = json.loads(cell.value)
+            told = {"leading": float(document["leading"]), "counters": dict(document["counters"])}
     return {
         "leader": [dict(claim.info) for info in running for claim in info.holders],
         "standby": [dict(claim.info) for info in running for claim in info.waiters],
-        "leading": None if told is None else told["leading"],
-        "counters": None if told is None else told["counters"],
+        **told,
     }
 
 

@@ -83,7 +83,7 @@ class MultiAcquisition:
                 if busy is not None:
                     await self._give_back(taken)
                     return busy
-            if await self._joined(taken, whole or len(taken) == 1):
+            if await self._joined(taken, whole):
                 if self.engine.closed or self.engine.keeper.exiting:
                     await self.members[0].refuse()
                 return taken[0]

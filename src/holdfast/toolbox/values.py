@@ -109,7 +109,7 @@ def understood(name: str) -> Generator[None]:
     """For reading what is in a cell: somebody else may have written it."""
     try:
         yield
-    except (ValueError, TypeError, struct.error, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, struct.error, RecursionError) as error:
         raise Misconfigured(
             f"what the store has for {name!r} was not written by this version of holdfast "
             f"({error}): use another name, or delete it there"

@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE, until
 import holdfast
 from holdfast import aio
 from holdfast.core.acquire import Acquisition
+from holdfast.ports.clock import now
 from holdfast.ports.thread import drive
 from holdfast.types import Claim, Released, Unknown
 
@@ -147,6 +148,30 @@ def test_a_poisoned_clean_up_does_not_block_the_others(locks: holdfast.Locks) ->
     assert len(keeper._owed) == 1
     backend.withdraw = withdraw
     until(lambda: len(keeper._owed) == 0)
+
+
+@pytest.mark.req("law 3", "law 4")
+def test_what_is_owed_to_a_store_that_is_far_away_is_paid(locks: holdfast.Locks) -> None:
+    """A withdrawal had a quarter of a second, each time: what needs longer was owed for ever."""
+    backend: Any = locks._current.backend
+    withdraw, patience = backend.withdraw, list[float]()
+
+    async def slow(claim: Claim, tombstone: bool, deadline: float) -> Any:
+        patience.append(deadline - now())
+        if patience[-1] < 0.5:
+            return Unknown("it has not answered yet")
+        return await withdraw(claim, tombstone, deadline)
+
+    backend.withdraw = slow
+    keeper = locks._current.keeper
+    with locks.lock("y") as other:
+        acquisition = Acquisition(locks._current, locks.lock("x", ttl=1000)._want)
+        drive(acquisition.run(True, -1.0))
+        acquisition.abandon()
+        until(lambda: not keeper._owed, "it is paid")
+        assert other.held
+    assert patience[0] < 0.5  # at first nobody is kept waiting for so long
+    assert [info.name for info in store_of(locks).inspect("", False)] == []
 
 
 @pytest.mark.req("10 000 waiters, 100 000 leases")

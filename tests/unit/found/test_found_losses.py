@@ -206,6 +206,37 @@ def test_a_renewal_without_an_answer_is_none_the_less_one_if_the_keeper_has_made
     assert lease.held
 
 
+@pytest.mark.req("R9", "B3")
+def test_a_loop_that_runs_in_another_thread_by_now_is_woken() -> None:
+    """Where the loop had run first was taken for its inside: it heard of a hand-over from there
+    when its own timer came."""
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> aio.Locks:
+        client = aio.connect("memory://moved")
+        async with client.lock("first"):
+            return client
+
+    async def wait(client: aio.Locks) -> None:
+        async with client.lock("x", ttl=600):
+            pass
+        await client.close()
+
+    client = loop.run_until_complete(begin())
+    with holdfast.connect("memory://moved") as locks:
+        lease = locks.lock("x", ttl=600).acquire()
+        assert lease
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        waiting = asyncio.run_coroutine_threadsafe(wait(client), loop)
+        until(lambda: locks.inspect("x")[0].waiters, "in line")
+        assert lease.release()
+        waiting.result(60)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+    loop.close()
+
+
 @pytest.mark.req("R4", "R12")
 def test_a_lost_lease_does_not_have_the_next_one_forgotten(locks: holdfast.Locks) -> None:
     """While the keeper forgot a lost hold, its thread took the lock anew; the keeper then forgot
@@ -225,6 +256,7 @@ def test_a_lost_lease_does_not_have_the_next_one_forgotten(locks: holdfast.Locks
             return found
 
     assert old._hold.entry is not None
+    until(lambda: not engine.keeper._fresh, "the keeper has looked")  # it loses nothing by itself
     entry = Slow(old._hold.entry)
     old._hold.entry = engine.reentry._by_context[engine.port.context()] = entry
     old._hold.until = now()  # it ran out, here and in the store

@@ -75,8 +75,9 @@ class EtcdBackend:
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
         self._incarnation = port.incarnation()
-        transport = AsyncTransport if port.asynchronous else BlockingTransport
-        self._channel = Channel(self._site, transport(self._site.tls), port)
+        tls = self._site.tls
+        transport = AsyncTransport(tls) if port.asynchronous else BlockingTransport(port, tls)
+        self._channel = Channel(self._site, transport, port)
         self._book = Book(port, self._channel, self._keys, signals)
         self._sessions = self._book.sessions
         self._hub = Hub(self._channel, port)

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import codecs
 import os
-import queue
 import select
 import socket
 import ssl
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
+from holdfast.backends.places import Places
 from holdfast.backends.turns import connected
+from holdfast.core.port import Port
 from holdfast.ports import clock
 
 __all__ = ["BlockingTransport"]
@@ -160,32 +160,17 @@ class _Link:
         return [results[number] for number in numbers]
 
 
-class _Turn:
-    """Who has it may use a connection. Dropped, wherever an interrupt strikes, it is the next's."""
-
-    __slots__ = ("_turns",)
-
-    def __init__(self, turns: weakref.ref[queue.SimpleQueue[_Turn]]) -> None:
-        self._turns = turns
-
-    def __del__(self) -> None:
-        turns = self._turns()
-        if turns is not None:
-            turns.put(_Turn(self._turns))
-
-
-class _Pool:
+class _Pool(Places):
     """The connections to one endpoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: Port) -> None:
+        super().__init__(port, MOST)
         self.idle: list[_Link] = []
-        self.turns: queue.SimpleQueue[_Turn] = queue.SimpleQueue()
-        for _ in range(MOST):
-            self.turns.put(_Turn(weakref.ref(self.turns)))
 
 
 class BlockingTransport:
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, port: Port, tls: ssl.SSLContext | None) -> None:
+        self._port = port
         self._tls = tls
         self._pools: dict[Endpoint, _Pool] = {}
         self._closed = False
@@ -195,16 +180,15 @@ class BlockingTransport:
     ) -> list[bytes | Failure]:
         pool = self._pools.get(endpoint)
         if pool is None:
-            pool = self._pools.setdefault(endpoint, _Pool())
-        try:
-            turn = pool.turns.get(timeout=max(0.0, deadline - clock.now()))
-        except queue.Empty:
+            pool = self._pools.setdefault(endpoint, _Pool(self._port))
+        place = await pool.place(lambda: deadline)
+        if place is None:
             text = f"all {MOST} connections to {endpoint} are in use"
             return [Failure(NO_ANSWER, text, applied=False)] * len(calls)
         try:
             return self._exchange(endpoint, pool.idle, calls, deadline)
         finally:
-            del turn
+            pool.leave(place)
 
     def _exchange(
         self, endpoint: Endpoint, idle: list[_Link], calls: Sequence[Block], deadline: float

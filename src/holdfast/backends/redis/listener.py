@@ -67,7 +67,7 @@ class Listener(Attendant[Room, Ear]):
         self._room.hearing = self._hears
         # Whoever came before now waits for a call that may have been made already.
         for line in list(self._room.lines.values()):
-            line.beat_at = 0.0
+            self._room.look_by(line, 0.0)
 
     def _hear(self, channel: bytes, payload: bytes) -> None:
         ear = self._ear
@@ -115,7 +115,7 @@ class Listener(Attendant[Room, Ear]):
             # Again soon; and after a heartbeat's time everybody asks for themselves.
             now = self._port.now()
             line.failing_since = min(line.failing_since, sent)
-            line.beat_at = now + line.interval / 4
+            self._room.look_by(line, now + line.interval / 4)
             if now - line.failing_since >= line.interval:
                 line.failing_since = math.inf
                 self._room.call_line(line)
@@ -124,7 +124,7 @@ class Listener(Attendant[Room, Ear]):
         if seen is None or isinstance(seen, Grant):
             self._room.answered(line, ticket, seen)
         else:
-            line.beat_at = min(sent + line.interval, seen)
+            self._room.look_by(line, min(sent + line.interval, seen))
 
     def _deaf(self) -> None:
         if self._room.current(self):

@@ -52,8 +52,7 @@ class Room(attendance.Room[str, Ticket, Called]):
         # What was called before we listened is heard of by looking.
         beat_at = place.sent if place.hearing == DEAF else place.sent + line.interval
         beat_at = min(beat_at, place.look_at)
-        if beat_at < line.beat_at:
-            line.beat_at = beat_at
+        self.look_by(line, beat_at)
         self._entered(ticket, beat_at)
         return ticket
 
@@ -112,10 +111,18 @@ class Room(attendance.Room[str, Ticket, Called]):
         self._call(owner, called)
 
     def firsts(self, now: float) -> list[tuple[Line, Ticket]]:
-        """For each line whose heartbeat is due, the one to ask for."""
+        """For each line whose heartbeat is due, the one to ask for. What is found out sets the next
+        one (`look_by`): no later than whoever enters meanwhile wants it."""
         with self.port.mutex():
             due = [line for line in self.lines.values() if line.beat_at <= now]
-            return [(line, first) for line in due if (first := line.first()) is not None]
+            found = [(line, first) for line in due if (first := line.first()) is not None]
+            for line, _ in found:
+                line.beat_at = math.inf
+            return found
+
+    def look_by(self, line: Line, moment: float) -> None:
+        with self.port.mutex():
+            line.beat_at = min(line.beat_at, moment)
 
     def next_beat(self) -> float:
         with self.port.mutex():
@@ -127,7 +134,8 @@ class Room(attendance.Room[str, Ticket, Called]):
         ticket.grant = grant
         with self.port.mutex():
             if line.tickets.get(ticket.claim.owner) is ticket:  # it may be here again
-                del line.tickets[ticket.claim.owner]  # the next one of this line is asked for now
+                del line.tickets[ticket.claim.owner]
+            line.beat_at = 0.0  # the next one of this line is asked for now
         ticket.event.set()
 
     def call_line(self, line: Line) -> None:

@@ -5,16 +5,16 @@ happened to it; a session that is not usable any more is let go there. Raises `U
 nothing has been sent, `Misconfigured` when the server refuses us for good. Who finds all in use
 waits its turn, or is told by `Unavailable` why. Thread-safe on a thread port.
 
-Law 4: nothing is lost to an interrupt (`places.py`). A session that was taken and never given back
-is one that its caller closed or dropped; `give` is in a `finally`.
+Law 4: nothing is lost to an interrupt (`backends/places.py`). A session that was taken and never
+given back is one that its caller closed or dropped; `give` is in a `finally`.
 """
 
 from __future__ import annotations
 
 import weakref
 
+from holdfast.backends.places import Places
 from holdfast.backends.sql.dialect import Connect
-from holdfast.backends.sql.places import Places
 from holdfast.backends.sql.session import Blocked, Full, Gone, Refused, Session, Trouble
 from holdfast.core.port import Port
 from holdfast.errors import Misconfigured, Unavailable
@@ -36,7 +36,7 @@ class Pool(Places):
         self._doubt = 0.0  # when a connection broke: the others of that time may have, too
 
     async def take(self, deadline: float) -> Session:
-        place = self._reserve(None) or await self._stand(lambda: deadline)
+        place = await self.place(lambda: deadline)
         if place is None:
             raise Unavailable(
                 f"all {self._limit} connections to {self._where} that this client may make "
@@ -48,7 +48,7 @@ class Pool(Places):
             self._used.add(session)
             return session
         except BaseException:
-            self._leave(place)
+            self.leave(place)
             raise
 
     def give(self, session: Session) -> None:
@@ -62,7 +62,7 @@ class Pool(Places):
         else:
             session.close()
             self._doubt = self._port.now()
-        self._leave(place)
+        self.leave(place)
 
     def close(self) -> None:
         """Those in use are cut, and closed by whoever has them; on an event loop, by us: nobody may

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.backends.local import admits
-from holdfast.backends.sql.words import GRAVE, HEADS, HOLDER, WAITER
+from holdfast.backends.sql.words import GRAVE, GRAVES, HEADS, HOLDER, WAITER
 from holdfast.types import Mode
 
 __all__ = ["FAR", "LATER", "MODES", "Entry", "Line", "microseconds", "mode_of"]
@@ -87,7 +87,7 @@ class Line:
         self.called: Entry | None = None  # the first in line, who must look sooner than it thinks
         self.changed = False  # the row of the name itself
         self.looked: Entry | None = None  # a waiter whose look this is
-        self.sweep = False  # whether dead waiters are dropped wherever they stand
+        self.sweep = False  # whether all that is over is dropped, also what was not read
         if owner and expires > self.now:
             self.holders[owner] = Entry(
                 HOLDER, 0, owner, 0, 1, 1, ttl, 0, since, expires, 0, self.version, b"", info
@@ -95,9 +95,11 @@ class Line:
         elif owner:
             self.changed = True
         waiters: dict[int, Entry] = {}
-        for entry in (Entry(*row) for row in claims):
+        graves = 0
+        for entry in {row[1]: Entry(*row) for row in claims}.values():  # mine may be there twice
+            graves += entry.kind == GRAVE
             if entry.kind == WAITER:
-                entry = waiters.setdefault(entry.place, entry)
+                waiters[entry.place] = entry
                 if entry.owner == me:
                     self.mine = entry
             elif entry.expires <= self.now:
@@ -109,6 +111,8 @@ class Line:
         # Mine may be further behind.
         self.waiters.extend(waiters[place] for place in sorted(waiters)[:HEADS])
         self.complete = len(self.waiters) < HEADS  # nobody is behind those in `waiters`
+        self.buried = graves >= GRAVES  # there may be tombstones that were not read
+        self.sweep = self.buried and any(entry.kind == GRAVE for entry in self.dead)
 
     def read_on(self, waiters: Iterable[Entry]) -> None:
         """Those further behind, in order; without who has just left."""
@@ -266,7 +270,7 @@ class Line:
         alone = next((e for e in self.holders.values() if e.mode == 0), None)
         self.alone = alone
         others = len(self.holders) - (alone is not None)
-        flagged = bool(others or self.graves or self.waiters or not self.complete)
+        flagged = bool(others or self.graves or self.buried or self.waiters or not self.complete)
         if flagged != self.flagged:
             self.flagged = flagged
             self.changed = True

@@ -78,7 +78,7 @@ class Steps:
         deadline: float,
     ) -> T | Unknown | _NoLine:
         words = self._words
-        reading = ((words.lock, (name,)), (words.line, (name, name, me)))
+        reading = ((words.lock, (name,)), (words.line, (name, name, name, me)))
         begun = await session.batch((*self._desk.opening(session), *reading), deadline)
         found, claims = begun[-2:]
         if not found.rows:

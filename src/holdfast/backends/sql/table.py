@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.common import info_text
+from holdfast.backends.places import Turn, Turns
 from holdfast.backends.sql.attendant import Attendant, Ear
 from holdfast.backends.sql.cells import Cells
 from holdfast.backends.sql.desk import Desk
@@ -18,7 +19,6 @@ from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.ear import SessionEar
 from holdfast.backends.sql.leftovers import Leftovers
 from holdfast.backends.sql.overview import Overview
-from holdfast.backends.sql.places import Turn, Turns
 from holdfast.backends.sql.room import Room
 from holdfast.backends.sql.rules import Entry, microseconds
 from holdfast.backends.sql.schema import Tables, ddl

@@ -13,13 +13,16 @@ from holdfast.backends.sql.dialect import Dialect
 from holdfast.backends.sql.schema import Tables
 from holdfast.backends.sql.session import Result
 
-__all__ = ["GRAVE", "HOLDER", "WAITER", "Words"]
+__all__ = ["GRAVE", "GRAVES", "HOLDER", "WAITER", "Words"]
 
 WAITER, HOLDER, GRAVE = 0, 1, 2
 """The kinds of claims."""
 
 HEADS = 2
 """So many of a line are read at once: who is first, and whether anybody is behind."""
+
+GRAVES = 4
+"""And of tombstones, oldest first: who asks needs its own, and more are dropped than are made."""
 
 BEHIND = 16
 """And so many each time when those were not enough."""
@@ -82,10 +85,12 @@ class Words:
             f" VALUES (%s, 0, '', 0, {now}, 0, 0, ''){dialect.if_new}"
         )
         self.line = (
-            f"(SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind <> {WAITER})"
+            f"(SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {HOLDER})"
             f" UNION ALL (SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {WAITER}"
             f" ORDER BY place LIMIT {HEADS})"
-            f" UNION ALL (SELECT {COLUMNS} FROM {claims} WHERE owner = %s AND kind = {WAITER})"
+            f" UNION ALL (SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {GRAVE}"
+            f" ORDER BY place LIMIT {GRAVES})"
+            f" UNION ALL (SELECT {COLUMNS} FROM {claims} WHERE owner = %s AND kind <> {HOLDER})"
         )
         self.behind = (
             f"SELECT {COLUMNS} FROM {claims} WHERE name = %s AND kind = {WAITER} AND place > %s"

@@ -8,8 +8,8 @@ Partners: `../local.py`, the client's half; `site.py`; `store.py`, the server's 
 
 from __future__ import annotations
 
+import functools
 import queue
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +21,9 @@ from holdfast.backends.sqlite.site import Site
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Signals
-from holdfast.core.port import Port, interruptible
+from holdfast.core.port import Port
 from holdfast.errors import Unavailable
+from holdfast.ports.bare import Thread
 from holdfast.types import Capabilities, Mode, Unknown
 
 __all__ = ["SqliteBackend"]
@@ -111,7 +112,7 @@ class Worker:
         self._site = site
         self._port = port
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     def caller(self, call: Call) -> Call:
         return call
@@ -152,13 +153,9 @@ class Worker:
     def _start(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self._thread = threading.Thread(  # known before it is started: Ctrl-C must not make two
-            target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True
-        )
-        try:
-            interruptible(self._thread.start)
-        except RuntimeError as error:
-            raise Unavailable(f"no thread for {self._site.path} can be started") from error
+        # Known before it is started: Ctrl-C must not make two.
+        self._thread = Thread(functools.partial(_work, self._jobs), "holdfast-sqlite")
+        self._thread.start()
 
 
 def _work(jobs: queue.SimpleQueue[Job[Any] | None]) -> None:

@@ -23,10 +23,11 @@ import select
 import threading
 from collections.abc import Callable
 
-from holdfast.backends.common import begun
 from holdfast.backends.local import Call, Held
 from holdfast.backends.sqlite import schema
+from holdfast.core.port import why_not
 from holdfast.ports import clock
+from holdfast.ports.bare import Thread
 
 __all__ = ["Post", "sweep"]
 
@@ -206,8 +207,10 @@ class Post:
         if self._reader is None:
             with self._mutex:
                 if self._reader is None and not self._closed:
-                    reader = threading.Thread(target=self._run, name="holdfast-post", daemon=True)
-                    begun(reader)  # else who waits looks once a heartbeat, and asks for one again
+                    reader = Thread(self._run, "holdfast-post")
+                    why_not(
+                        reader.start
+                    )  # else who waits looks once a heartbeat, and asks for one again
 
     def _run(self) -> None:
         with self._mutex:

@@ -27,8 +27,9 @@ import struct
 import threading
 import time
 
-from holdfast.backends.common import begun
-from holdfast.core.port import interruptible
+from holdfast.core.port import why_not
+from holdfast.ports import clock
+from holdfast.ports.bare import Thread, ThreadEvent
 
 __all__ = ["SPINS", "Presence"]
 
@@ -49,7 +50,7 @@ class Presence:
             os.close(self._fd)
             raise
         self.inode = os.fstat(self._fd).st_ino
-        self._free: threading.Event | None = None
+        self._free: ThreadEvent | None = None
         self._waiting = 0
         self._closed = False
         self._mutex = threading.RLock()
@@ -125,15 +126,13 @@ class Presence:
                 # The last one was told, and still somebody is inside. If that one could not take
                 # byte 1, because a thread that was told has not run yet, waiting for it is no wait.
                 time.sleep(0.001)
-            free = threading.Event()
-            waiter = threading.Thread(
-                target=self._wait_for_gate, args=(free,), name="holdfast-gate", daemon=True
-            )
-            if not begun(waiter):  # look again soon
+            free = ThreadEvent()
+            waiter = Thread(functools.partial(self._wait_for_gate, free), "holdfast-gate")
+            if why_not(waiter.start):  # look again soon
                 time.sleep(min(max(0.0, timeout), 0.001))
                 return not self._inside()
             self._free = free
-        return interruptible(lambda: free.wait(max(0.0, timeout)))
+        return free.block(clock.now() + max(0.0, timeout))
 
     def gate_holder(self) -> int:
         """The pid of who is in the gate, as seen from here; 0 or -1 if that cannot be told."""
@@ -150,7 +149,7 @@ class Presence:
         kind, _, _, _, pid = _FLOCK.unpack(answer)
         return 0 if kind == fcntl.F_UNLCK else int(pid) or -1
 
-    def _wait_for_gate(self, free: threading.Event) -> None:
+    def _wait_for_gate(self, free: ThreadEvent) -> None:
         if self._stay():
             try:
                 self._share_waiting_byte()

@@ -26,6 +26,7 @@ from kazoo.handlers.threading import (  # type: ignore[import-untyped]
 )
 
 from holdfast.backends.quiet import Socket, socket_pair
+from holdfast.ports.bare import Thread
 
 __all__ = ["CONNECT_PATIENCE", "Handler"]
 
@@ -79,14 +80,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None: ...
 
-    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+    def spawn(self, func: Any, *args: Any, **kwargs: Any) -> Thread:
         def body() -> None:
             try:
                 func(*args, **kwargs)
             finally:
                 self._owner.finished()
 
-        return super().spawn(body)
+        thread = Thread(body, "holdfast-zookeeper")
+        thread.start()
+        return thread
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)

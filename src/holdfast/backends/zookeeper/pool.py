@@ -23,7 +23,7 @@ from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.session import Record, Session
 from holdfast.core.backend import Signals
 from holdfast.core.backoff import pause
-from holdfast.core.port import NoThread, Port, Task, interruptible
+from holdfast.core.port import Port, Task, why_not
 from holdfast.errors import Misconfigured, Unavailable
 
 __all__ = ["Pool"]
@@ -119,6 +119,9 @@ class Pool:
                 self._retire(session)
             if self.closed:
                 raise Unavailable("the client was closed")
+            error = why_not(self._hire)
+            if error is not None and not error.exiting:
+                raise error  # a session that nobody looks after is condemned soon
             session = self._begin(key)
         self.expect(self._port.now() + IDLE)
         return session
@@ -126,11 +129,8 @@ class Pool:
     def _begin(self, key: int) -> Session:
         session = Session(self._port, self._signals, self._place, key)
         try:
-            interruptible(session.wire.start)
+            session.wire.start()
             self._current[key] = session
-        except RuntimeError as error:
-            session.wire.quit()
-            raise NoThread("holdfast-zookeeper", error) from error
         except BaseException:
             session.wire.quit()
             raise
@@ -153,21 +153,19 @@ class Pool:
         if moment < self._looks_at:
             self._looks_at = moment
             self._wake.set()
-            task = self._task
-            if (task is None or not task.alive) and not self.closed:
-                self._start()
+        if not (self._sits or self.closed) and (error := why_not(self._hire)) is not None:
+            log.warning("what runs out ends with its session: %s", error)
 
-    def _start(self) -> None:
-        with self._port.mutex():
-            if self._task is None or not self._task.alive:
-                self._hire()
+    @property
+    def _sits(self) -> bool:
+        task = self._task
+        return task is not None and task.alive
 
     def _hire(self) -> None:
-        try:
-            self._task = self._port.task(self._sit, self._farewell, "holdfast-sitter")
-            self._task.start()
-        except RuntimeError:  # the interpreter is exiting
-            log.warning("no sitter can be started: what runs out ends with its session")
+        with self._port.mutex():
+            if not self._sits:
+                self._task = self._port.task(self._sit, self._farewell, "holdfast-sitter")
+                self._task.start()
 
     async def _sit(self) -> None:
         try:

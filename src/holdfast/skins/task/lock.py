@@ -105,7 +105,7 @@ class BaseLease(Handle):
             raise
 
     async def __aenter__(self: L) -> L:
-        self._watch_with()
+        self._enter()
         return self
 
     async def _exit(

@@ -40,8 +40,9 @@ class Hold(Acquirable[Using[T]]):
 
     def _inside(self) -> bool:
         context = self._context()
-        leases = list(self._leases.items())
-        return any(taker is context and lease.held for lease, taker in leases)
+        return any(
+            self._leases.get(lease) is context and lease.held for lease in list(self._leases)
+        )
 
     async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Using[T] | None:
         coming = self._coming.pop(self._context(), None) if entering else None

@@ -85,7 +85,7 @@ class BaseLease(Handle):
             raise
 
     def __enter__(self: L) -> L:
-        self._watch_with()
+        self._enter()
         return self
 
     def _exit(self, lease: Self, kind: Any, error: Any, trace: Any, guard: Guard | None) -> None:

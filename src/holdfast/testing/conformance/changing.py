@@ -211,6 +211,27 @@ class Changing(Theme):
             await lock.release()
         await api.free("x")
 
+    @pytest.mark.req("B2", "R12")
+    @pytest.mark.parametrize("how", ["released", "evicted"])
+    @pytest.mark.parametrize("kind", ["lock", "multi"])
+    async def test_a_lease_that_is_over_is_not_entered(self, api: Api, how: str, kind: str) -> None:
+        """The body ran without the lock, and nothing was raised."""
+        api.need_inspection()
+        here = api.here
+        lease = await (take(here.lock("x")) if kind == "lock" else take(here.multi("x")))
+        entered = False
+        if how == "released":
+            await lease.release()
+        else:
+            await api.there.evict("x")
+            with pytest.raises(LeaseLost):
+                await lease.renew()
+        with pytest.raises(NotHeld if how == "released" else LeaseLost):
+            async with lease:
+                entered = True
+        assert not entered
+        await api.free("x")
+
     @pytest.mark.req("B3", "R12")
     async def test_a_lease_is_entered_by_another(self, api: Api) -> None:
         lease = await take(api.here.lock("x"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -79,11 +80,15 @@ class Leases(Theme):
         await last.release()
 
     @pytest.mark.req("R22", "hand-over with renew=False")
-    async def test_a_fixed_lease_that_was_handed_over_lasts_its_ttl(self, api: Api) -> None:
+    @pytest.mark.parametrize("kind", ["lock", "multi"])
+    async def test_a_fixed_lease_that_was_handed_over_lasts_its_ttl(
+        self, api: Api, kind: str
+    ) -> None:
         """Its ttl, not the claim window: the waiter must have confirmed it."""
         ttl = max(api.brief, 3 * api.strategy.claim_window)
+        make: Any = getattr(api.there, kind)  # a multi of one name, too
         first = await take(api.here.lock("x"))
-        waiter = await api.queue_up(api.there.lock("x", ttl=ttl, renew=False))
+        waiter = await api.queue_up(make("x", ttl=ttl, renew=False))
         await first.release()
         lease = await waiter
         assert lease is not None

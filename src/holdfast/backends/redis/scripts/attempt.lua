@@ -43,6 +43,7 @@ local function step()
     return { 1, fence, expiry - now }
   end
 
+  local enlisted = false
   if place > 0 and number == 0 then place = 0 end
   if place == 0 then
     local entry = {
@@ -62,10 +63,14 @@ local function step()
       number = place
       redis.call('ZADD', queue, text(place), owner)
       write_entry(owner, entry)
-      is_here(ARGV[6], hearing, window, now)
+      enlisted = true
     end
   end
   local ahead = place > 0 and redis.call('ZRANK', queue, owner) or -1
+  if enlisted then
+    if ahead == 0 then kept = 0 end  -- the keys are new ones, whatever is known of those before
+    is_here(ARGV[6], hearing, window, now)
+  end
   save(now, memory)
   local info = info_x
   if mode == 's' or mode == 'p' then

@@ -198,7 +198,9 @@ end
 
 local function is_here(channel, hearing, window, now)
   local new = redis.call('HSET', clients, channel, hearing .. ':' .. text(now + window))
-  if new == 1 and redis.call('HLEN', clients) % 32 == 0 then
+  local count = new == 1 and redis.call('HLEN', clients)
+  if count == 1 then kept = 0 end  -- a new key, whatever is known of the one before it
+  if count and count % 32 == 0 then
     -- A line that is never empty would keep every client that ever waited in it.
     local all = redis.call('HGETALL', clients)
     for at = 1, #all, 2 do

@@ -1,8 +1,8 @@
 """So many at once, and a line for who finds all places taken.
 
-Contract: `_reserve` gives a place or None, `_stand` waits for one; `_leave` gives it back and calls
-who is first in line. Thread-safe on a thread port. Partners: `pool.py`, whose places are
-connections; `Turns`, whose places are attempts.
+Contract: `place` gives one, or None when its time is over; `leave` gives it back and calls who
+is first in line. Thread-safe on a thread port. Partners: `sql/pool.py` and `etcd/blocking.py`,
+whose places are connections; `Turns`, whose places are attempts.
 
 Law 4: nothing is lost to an interrupt. A place counts while it exists: what was dropped between two
 lines is not counted any more, and who is first in line looks by itself now and then.
@@ -49,7 +49,11 @@ class Places:
             self._places.add(place)
             return place
 
-    def _leave(self, place: object) -> None:
+    async def place(self, limit: Callable[[], float]) -> object:
+        """A place; None: the `limit` has passed, which may move while we wait."""
+        return self._reserve(None) or await self._stand(limit)
+
+    def leave(self, place: object) -> None:
         with self._port.mutex():
             self._places.discard(cast(_Place, place))
             self._call()
@@ -59,25 +63,31 @@ class Places:
             self._line[0].set()
 
     async def _stand(self, limit: Callable[[], float]) -> _Place | None:
-        """In line. None: the `limit` has passed, which may move while we wait."""
+        """In line."""
         event = self._port.event()
         try:
-            with self._port.mutex():
-                self._line.append(event)
-            while (place := self._reserve(event)) is None:
-                now = self._port.now()
-                deadline = limit()
-                if now >= deadline:
-                    return None
-                event.clear()
-                if len(self._places) >= self._limit or self._line[0] is not event:
-                    await event.wait(min(deadline, now + IDLE))
-            return place
+            try:
+                with self._port.mutex():
+                    self._line.append(event)
+                while (place := self._reserve(event)) is None:
+                    now = self._port.now()
+                    deadline = limit()
+                    if now >= deadline:
+                        return None
+                    event.clear()
+                    if len(self._places) >= self._limit or self._line[0] is not event:
+                        await event.wait(min(deadline, now + IDLE))
+                return place
+            finally:
+                self._step_out(event)
         finally:
-            with self._port.mutex():
-                if event in self._line:
-                    self._line.remove(event)
-                self._call()
+            self._step_out(event)  # Ctrl-C may have struck there
+
+    def _step_out(self, event: Event) -> None:
+        with self._port.mutex():
+            if event in self._line:
+                self._line.remove(event)
+            self._call()
 
 
 class Turns(Places):
@@ -91,16 +101,14 @@ class Turns(Places):
 
     async def turn(self, patience: float, deadline: float) -> Turn:
         began = self._port.now()
-        place = self._reserve(None) or await self._stand(
-            lambda: min(deadline, max(began, self.heard) + patience)
-        )
+        place = await self.place(lambda: min(deadline, max(began, self.heard) + patience))
         return Turn(self, place, max(began, self.heard))
 
     def over(self, place: object, answered: bool) -> None:
         if answered:
             self.heard = self._port.now()
         if place is not None:
-            self._leave(place)
+            self.leave(place)
 
 
 class Turn:
