@@ -14,7 +14,7 @@ from holdfast.client import PATIENCE
 from holdfast.core.acquire import Engine
 from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import Want, check_known
-from holdfast.core.template import namer
+from holdfast.core.template import check_template, namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
@@ -105,6 +105,7 @@ class Locks(Tools):
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Run the decorated coroutine function under a lock named after its arguments:
         `@locks.locked("report:{user_id}")`."""
+        check_template(template)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             if inspect.isasyncgenfunction(function):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.backends import find
 from holdfast.backends.url import Option, found
@@ -74,6 +74,8 @@ class Client:
         if self._timeout > 86400:
             raise Misconfigured(f"request_timeout={self._timeout:g}: a day at most")
         self._label = values["label"]
+        if not isinstance(self._label, str):
+            raise Misconfigured(f"label is text for operators, not {type(self._label).__name__}")
         checked_metadata({"label": self._label})
         self._grace = _checked_grace(values["crash_grace"])
         self._make_port = port
@@ -95,7 +97,7 @@ class Client:
             if not isinstance(backend, Detectable):
                 raise Unsupported(
                     f"{self._url} has no use for crash_grace: it frees what a dead client holds by "
-                    f"itself, or cannot know ({backend.capabilities.crash_release}). {WATCHED} can"
+                    f"itself, or cannot tell that it died. {WATCHED} can"
                 )
             presence = identity[KEY] = f"{secrets.token_hex(8)}/{self._grace:g}"
             backend = Vouched(backend, presence, self._grace)
@@ -152,6 +154,12 @@ class Client:
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
         return want(name, mode, options, self.capabilities, permits=permits, limit=limit)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"this client of {self._url} has connections and threads of this process: it, its "
+            "locks and its leases cannot be pickled or copied. Call connect() where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self._url}>"

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from holdfast.client import PATIENCE
 from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, check_known
-from holdfast.core.template import namer
+from holdfast.core.template import check_template, namer
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
@@ -95,6 +95,7 @@ class Locks(Tools):
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Run the decorated function under a lock named after its arguments:
         `@locks.locked("report:{user_id}")`."""
+        check_template(template)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             if inspect.iscoroutinefunction(function):

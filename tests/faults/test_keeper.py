@@ -54,7 +54,10 @@ def count_renewals(locks: Any) -> list[int]:
     return sizes
 
 
-def kill(thread: threading.Thread) -> None:
+def kill(locks: holdfast.Locks) -> None:
+    keeper = locks._current.keeper
+    until(lambda: not keeper._fresh, "it has looked at its leases")  # so it has begun
+    thread = keeper_of(locks)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
     )
@@ -76,7 +79,7 @@ def test_a_dead_keeper_means_a_lost_lease_and_it_is_said() -> None:
         told = threading.Event()
         lease = locks.lock("x", ttl=TTL, on_lost=lambda loss: told.set()).acquire()
         assert lease
-        kill(keeper_of(locks))
+        kill(locks)
         assert lease.lost.wait(5)  # needs no keeper
         assert not lease.held
         assert told.wait(5)
@@ -90,7 +93,7 @@ def test_a_dead_keeper_means_a_lost_lease_and_it_is_said() -> None:
 def test_a_dead_keeper_is_started_again_by_the_next_acquire() -> None:
     with holdfast.connect(url()) as locks:
         with locks.lock("x", ttl=PATIENT):
-            kill(keeper_of(locks))
+            kill(locks)
         renewed = count_renewals(locks)
         with locks.lock("y", ttl=PATIENT, renew=0.05) as lease:
             until(lambda: len(renewed) > 1, "renewed more than once")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import enum
 import math
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +42,15 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "timeout NaN": (lambda c: c.lock("x", timeout=math.nan), "timeout is NaN"),
     "timeout -2": (lambda c: c.lock("x", timeout=-2), "timeout=-2: say -1"),
     "acquire NaN": (lambda c: c.lock("x").acquire(timeout=math.nan), "timeout is NaN"),
+    "acquire 5": (lambda c: c.lock("x").acquire(5), r"acquire\(timeout=5\)"),  # type: ignore[arg-type]
+    "cancel_on_lost without asyncio": (
+        lambda c: c.lock("x", cancel_on_lost=True),  # type: ignore[call-arg]
+        "only asyncio",
+    ),
+    "locked without a name": (
+        lambda c: c.locked(lambda: 0),  # type: ignore[arg-type]
+        "wants the name of the lock",
+    ),
     "try with a timeout": (
         lambda c: c.lock("x").acquire(blocking=False, timeout=1),
         "cannot have a timeout",
@@ -47,9 +58,9 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "renew 0": (lambda c: c.lock("x", renew=0), "renew=0 must be a positive"),
     "renew as long as the ttl": (lambda c: c.lock("x", ttl=3, renew=3), "not shorter than ttl=3"),
     "permits 0": (lambda c: c.semaphore("x", 0), "whole permits, 1 or more"),
-    "permits 2**31": (lambda c: c.semaphore("x", 2**31), "2147483647 permits at most"),
+    "permits 2**31": (lambda c: c.semaphore("x", 2**31), "permits: at most 2147483647"),
     "permits 1.5": (lambda c: c.semaphore("x", 1.5), "whole permits"),  # type: ignore[arg-type]
-    "permits beyond floats": (lambda c: c.semaphore("x", 10**400), "2147483647 permits at most"),
+    "permits beyond floats": (lambda c: c.semaphore("x", 10**400), "permits: at most 2147483647"),
     "take 0": (lambda c: c.semaphore("x", 2, take=0), "whole permits"),
     "take more than there are": (lambda c: c.semaphore("x", 2, take=3), "never be granted"),
     "reentrant semaphore": (lambda c: c.semaphore("x", 2, reentrant=True), "second permit"),
@@ -198,7 +209,7 @@ def test_a_backend_that_cannot_says_who_can() -> None:
     from holdfast.types import Capabilities, Mode
 
     poor = Capabilities(frozenset({Mode.EXCLUSIVE}), "none", frozenset(), "ttl", "everything")
-    with pytest.raises(Unsupported, match=r"no shared claims .*memory://"):
+    with pytest.raises(Unsupported, match=r"no shared \(read\) locks .*memory://"):
         want("x", Mode.SHARED, {}, poor)
 
 
@@ -270,3 +281,23 @@ def test_releasing_what_is_not_held(locks: Locks) -> None:
         locks.lock("x").release()
     with pytest.raises(RuntimeError):  # as threading.Lock has it
         locks.lock("x").release()
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_belongs_to_this_process_says_so(locks: Locks, copied: Call) -> None:
+    """It was "cannot pickle '_thread.RLock' object"."""
+    with locks.lock("x") as lease, pytest.raises(TypeError, match=r"lease\.fence"):
+        copied(lease)  # type: ignore[arg-type]
+    for one in (locks, aio.connect("memory://bad-input")):
+        with pytest.raises(TypeError, match=r"connect\(\) where"):
+            copied(one)  # type: ignore[arg-type]
+
+
+def test_a_callback_that_is_none(locks: Locks) -> None:
+    with locks.lock("x") as lease, pytest.raises(Misconfigured, match="callable, not int"):
+        lease.on_lost(5)  # type: ignore[arg-type]
+
+
+def test_a_label_that_is_none() -> None:
+    with pytest.raises(Misconfigured, match="label is text"):
+        holdfast.connect("memory://bad-input", label=5)

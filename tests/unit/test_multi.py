@@ -50,7 +50,7 @@ def test_a_forked_child_holds_no_multi() -> None:
         assert lease.release() is True
 
 
-@pytest.mark.req("B5", "law 3", "attempt or heartbeat in flight")
+@pytest.mark.req("B5", "law 3", "attempt in flight while its claim is withdrawn")
 @pytest.mark.parametrize("then", ["busy", "refused"])
 def test_what_was_asked_for_together_without_an_answer_is_owed(then: str) -> None:
     """The first was then asked for alone, was busy, and taken for settled: though the request for

@@ -3,6 +3,7 @@ the garbage collector finds in them stops nothing."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ async def nothing() -> None:
     pass
 
 
+OLD = sys.version_info < (3, 13)
 PLACES = 6
 """Of an interrupt while a thread begins; see `struck`."""
 
@@ -102,6 +104,10 @@ def test_it_is_named_and_a_daemon_and_may_be_asked_for_its_end_from_inside() -> 
     assert not thread.is_alive()
 
 
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 # -- interrupts -----------------------------------------------------------------------------------
 
 
@@ -155,6 +161,32 @@ def test_who_is_interrupted_in_the_beginning_has_a_thread_or_has_none() -> None:
 
 
 @pytest.mark.req("KeyboardInterrupt at any line")
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_threading_takes_for_a_failure_to_start(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Another handler's exception just after the thread was started: `start` cleans up after it as
+    if there were none, which is a `KeyError` if the thread was quicker."""
+    start_new_thread = threading._start_new_thread if OLD else threading._start_joinable_thread  # type: ignore[attr-defined]
+
+    def struck(*arguments: Any, **named: Any) -> None:
+        if begun:
+            start_new_thread(*arguments, **named)
+            until(lambda: thread in threading._active.values(), "and known")  # type: ignore[attr-defined]
+        raise TimeLimit
+
+    name = "_start_new_thread" if OLD else "_start_joinable_thread"
+    monkeypatch.setattr(threading, name, struck)
+    go_on = threading.Event()
+    thread = Thread(functools.partial(go_on.wait, 20), "holdfast-test")
+    with pytest.raises(TimeLimit):
+        thread.start()
+    go_on.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
 @pytest.mark.parametrize("url", ["memory://interrupted", "sqlite"])
 @pytest.mark.parametrize("by", [KeyboardInterrupt, TimeLimit])
 def test_an_acquire_that_starts_threads(url: str, by: type[BaseException], tmp_path: Path) -> None:
@@ -193,6 +225,7 @@ def test_who_waits_at_sqlites_gate(tmp_path: Path) -> None:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     presence = Presence(str(tmp_path / "presence"))
+    before = signal.signal(signal.SIGUSR1, interrupt)
     waiting = threading.Event()
     main = threading.main_thread().ident or 0
 
@@ -200,7 +233,7 @@ def test_who_waits_at_sqlites_gate(tmp_path: Path) -> None:
         waiting.wait(20)
         frames = sys._current_frames
         until(lambda: frames()[main].f_code.co_name == "block", "it waits")
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGUSR1)
 
     thread = threading.Thread(target=strike)
     try:
@@ -214,6 +247,7 @@ def test_who_waits_at_sqlites_gate(tmp_path: Path) -> None:
     finally:
         waiting.set()
         thread.join(20)
+        signal.signal(signal.SIGUSR1, before)
         inside.communicate("go")
     assert presence.gate_free(20)
     presence.close()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from holdfast.core.acquire import Engine
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
-from holdfast.core.options import Want, checked_timeout
+from holdfast.core.options import Want, checked_callback, checked_timeout
 from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
 from holdfast.types import Busy, Mode, TxnGuard
 
@@ -115,6 +115,7 @@ class Handle:
 
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call back once if the lease is lost; at once if it already was."""
+        checked_callback(callback)
         hold = self._hold
         self._engine.port.prepare_call()
         hold.listen(self._share, callback)
@@ -180,6 +181,12 @@ class Handle:
     def __bool__(self) -> bool:
         """Always true: `if lock.acquire(...)` asks whether there is a lease. See `held`."""
         return True
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the lease of {self.name!r} belongs to this process, which renews it: it cannot be "
+            "pickled or copied. Send its fencing token (lease.fence), or acquire where the work is"
+        )
 
     def __repr__(self) -> str:
         hold = self._hold
@@ -251,6 +258,11 @@ class Keyring(Generic[H]):
 
     def _patience(self, blocking: bool, timeout: float | None) -> float:
         """How long an acquire waits: -1 for ever. Without a timeout the constructor's applies."""
+        if not isinstance(blocking, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Misconfigured(
+                f"blocking is True or False, not {blocking!r:.80}; a time limit is "
+                f"acquire(timeout={blocking!r:.80})"
+            )
         if timeout is None:
             return self._want.timeout if blocking else 0.0
         timeout = checked_timeout(timeout)

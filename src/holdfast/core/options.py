@@ -18,8 +18,8 @@ from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
 __all__ = [
-    "MAX_TTL", "LockOptions", "Want", "check_known", "checked_timeout", "new_owner", "seconds",
-    "want",
+    "MAX_TTL", "LockOptions", "Want", "check_known", "checked_callback", "checked_timeout",
+    "new_owner", "seconds", "want",
 ]  # fmt: skip
 
 _unguessable = secrets.SystemRandom().randbytes
@@ -32,6 +32,13 @@ MAX_TTL = 10 * 366 * 86400.0
 
 MAX_PERMITS = 2**31 - 1
 """As many as every store can count: a table's column holds no more."""
+
+
+KINDS = {
+    Mode.EXCLUSIVE: "exclusive locks",
+    Mode.SHARED: "shared (read) locks",
+    Mode.PERMITS: "semaphores",
+}
 
 
 class LockOptions(TypedDict, total=False):
@@ -61,6 +68,8 @@ def check_known(given: Mapping[str, Any], known: type) -> None:
             close = difflib.get_close_matches(option, known.__annotations__, n=1)
             every = ", ".join(known.__annotations__)
             hint = f"did you mean {close[0]!r}?" if close else f"known are: {every}"
+            if option == "cancel_on_lost":
+                hint = "only asyncio can cancel a body; here, look at lease.held, or use on_lost"
             raise Misconfigured(f"a lock has no option {option!r}; {hint}")
 
 
@@ -112,12 +121,12 @@ def want(
         able = ", ".join(sorted(mode.value for mode in capabilities.modes))
         reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
         raise Unsupported(
-            f"this backend has no {mode.value} claims (it has: {able}){reason}; "
-            "memory:// has all of them, and `docs/backends` says which others do"
+            f"this backend has no {KINDS[mode]} (it has: {able}){reason}; memory://, sqlite://, "
+            "redis://, etcd://, zk:// and databases with strategy=row have all kinds"
         )
     on_lost = options.get("on_lost")
-    if on_lost is not None and not callable(on_lost):
-        raise Misconfigured(f"on_lost must be callable, not {type(on_lost).__name__}")
+    if on_lost is not None:
+        checked_callback(on_lost)
     reentrant = _switch("reentrant", options.get("reentrant", False))
     if reentrant and mode is Mode.PERMITS:
         raise Misconfigured(
@@ -136,6 +145,11 @@ def want(
         metadata=checked_metadata(options.get("metadata"), RESERVED),
         on_lost=on_lost,
     )
+
+
+def checked_callback(on_lost: Any) -> None:
+    if not callable(on_lost):
+        raise Misconfigured(f"on_lost must be callable, not {type(on_lost).__name__}")
 
 
 def checked_timeout(timeout: Any) -> float:
@@ -166,7 +180,7 @@ def _permits(what: str, value: Any, limit: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Misconfigured(f"{what}={value!r}: a semaphore counts whole permits, 1 or more")
     if value > MAX_PERMITS:
-        raise Misconfigured(f"{what}: {MAX_PERMITS} permits at most, everywhere")
+        raise Misconfigured(f"{what}: at most {MAX_PERMITS}")
     if limit is not None and isinstance(limit, int) and value > limit >= 1:
         raise Misconfigured(f"{what}={value} of {limit} permits could never be granted")
     return value

@@ -14,14 +14,22 @@ from typing import Any
 from holdfast.core.names import checked_name
 from holdfast.errors import Misconfigured
 
-__all__ = ["namer"]
+__all__ = ["check_template", "namer"]
+
+
+def check_template(template: object) -> None:
+    if callable(template):
+        raise Misconfigured(
+            "locked() wants the name of the lock, and is then used as a decorator: "
+            '@locks.locked("report:{user_id}")'
+        )
+    if not isinstance(template, str):
+        raise Misconfigured(f"a lock's name is text, not {type(template).__name__}")
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """A function of the call's arguments that gives the name of the lock."""
     signature = inspect.signature(function)
-    if not isinstance(template, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise Misconfigured(f"a lock's name is text, not {type(template).__name__}")
     try:
         fields = list(_fields(template))
     except ValueError as error:

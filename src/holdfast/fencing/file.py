@@ -42,6 +42,8 @@ class File:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(path)
+        if os.path.isdir(self._path):
+            raise Misconfigured(f"{self._path} is a folder: name the file in it that is written")
         self._record = self._path + ".fence"
 
     def write(self, lease: Token, data: bytes | str) -> None:

@@ -61,10 +61,10 @@ def _short(value: object) -> str:
 
 
 def stale(resource: str, token: int, highest: int | None) -> StaleFence:
-    seen = "a newer one" if highest is None else str(highest)
+    seen = "the one" if highest is None else str(highest)
     return StaleFence(
-        f"the write to {resource} was refused: its fencing token, {token}, is older than {seen}, "
-        "which was here before. Somebody else has had the lock since: drop this work, or acquire "
+        f"the write to {resource} was refused: its fencing token, {token}, is older than {seen} "
+        "that is recorded there. Somebody else has had the lock since: drop this work, or acquire "
         "the lock again, read anew and write with the new token",
         resource=resource,
         token=token,

@@ -97,6 +97,8 @@ class Thread(threading.Thread):
                 self._born = None
             if isinstance(error, RuntimeError):
                 raise NoThread(self.name, error, _exiting()) from error
+            if isinstance(error, KeyError) and error.__context__ is not None:
+                raise error.__context__ from None  # what `threading` takes for a failure to start
             raise
 
     def run(self) -> None:

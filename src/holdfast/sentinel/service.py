@@ -193,6 +193,6 @@ def _detectable(engine: Engine) -> Detectable:
     if not isinstance(backend, Detectable):
         raise Unsupported(
             "this store has no use for a crash detector: it frees what a dead client holds by "
-            f"itself, or cannot know ({backend.capabilities.crash_release}). {WATCHED} can"
+            f"itself, or cannot tell that it died. {WATCHED} can"
         )
     return backend

@@ -93,7 +93,8 @@ class Backend:
             failover=(
                 "nothing while a majority of the nodes keeps its memory, or sits out max_ttl after "
                 "losing it (quarantine), and the nodes' clocks run alike; otherwise two may hold "
-                "at once until the old lease ends, and the tokens still tell them apart"
+                "at once until the old lease ends"
+                + (", and the tokens still tell them apart" if self._setting.fencing else "")
             ),
             cells=False,
             inspection=False,

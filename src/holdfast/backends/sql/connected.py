@@ -34,7 +34,7 @@ __all__ = ["Connected", "ForUpdate", "advisory", "for_update"]
 
 FAILOVER = (
     "everything: locks end with their connections, and after a failover others may take them "
-    "while the old holder has not noticed yet; tokens still increase"
+    "while the old holder has not noticed yet; tokens, where there are any, still increase"
 )
 
 BATCH = 100
