@@ -76,7 +76,7 @@ docs-map: venv ## docs/requirements.md, and the tables of README and backends, a
 	@$(run) -m bench.pages --write
 
 .PHONY: docs-matrix
-docs-matrix: venv ## docs/reference/matrix.md anew, from the last `make test`
+docs-matrix: venv ## docs/reference/matrix.md anew, from the last HOLDFAST_EVERYTHING=1 make test
 	@$(run) scripts/matrix.py --write
 
 .PHONY: clean

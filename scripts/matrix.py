@@ -1,6 +1,6 @@
 """What works on which store: docs/reference/matrix.md, generated from a run of the tests.
 
-    python scripts/matrix.py --write [REPORT ...]   from reports of `make test` (`make docs-matrix`)
+    python scripts/matrix.py --write [REPORT ...]   from reports of a whole run (`make docs-matrix`)
     python scripts/matrix.py --check                exit 1 if it is not what the code declares
 
 A row is a backend, a column a primitive: whatever a client makes (`Locks.lock`, `Locks.rwlock`; a
@@ -26,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+WHOLE = "`HOLDFAST_EVERYTHING=1 make test` (a run without it leaves a part to others)"
 
 from holdfast import Unsupported, aio, sync  # noqa: E402
 from holdfast.testing.conformance import ConformanceSuite  # noqa: E402
@@ -336,7 +337,7 @@ def main(arguments: list[str]) -> int:
         reports = reports or [ROOT / "build" / f"tests-{version}.xml"]
         missing = [str(path) for path in reports if not path.exists()]
         if missing:
-            sys.exit(f"no report {', '.join(missing)}: run `make test` before")
+            sys.exit(f"no report {', '.join(missing)}: run {WHOLE} before")
         PAGE.write_text(render(read_reports(reports)))
         print(f"wrote {PAGE.relative_to(ROOT)}")
         return 0
@@ -346,7 +347,7 @@ def main(arguments: list[str]) -> int:
     bad = [word for word in (FAILED, NOT_RUN) if f"| {word} |" in text]
     if bad or render(read_page(text)) != text:
         said = f"has cells that say {bad[0]!r}" if bad else "is not what the code declares"
-        print(f"docs/reference/matrix.md {said}: run `make test`, then `make docs-matrix`")
+        print(f"docs/reference/matrix.md {said}: run {WHOLE}, then `make docs-matrix`")
         return 1
     return 0
 

@@ -77,7 +77,7 @@ def test_parameters_behind_the_port_are_understood(tmp_path: Path) -> None:
 def test_the_page_says_who_refuses_and_why() -> None:
     text = matrix.render(matrix.Run())
     number = cell(text, "redlock://one,two,three", "rwlock")
-    assert re.search(rf"^{number}\. this backend has no shared claims.*quorum", text, re.M)
+    assert re.search(rf"^{number}\. this backend has no shared \(read\) locks.*quorum", text, re.M)
     assert cell(text, "memory://", "rwlock") == matrix.NOT_RUN
     assert matrix.refusal("redis://host", "semaphore") is None
     assert all(name in text for name in ("**exclusion**", "**fencing**", "`rediss://host`"))
