@@ -58,11 +58,11 @@ def renewed(lease: holdfast.Lease | None) -> bool:
 def test_a_failover_while_locks_are_held_and_waited_for(servers: RedisSentinel, how: str) -> None:
     """The holder keeps its lock, which was replicated; the waiter keeps its place and is called by
     the new master; tokens go on."""
-    url = fresh(servers.url, window=4, request_timeout=20)
+    url = fresh(servers.url, window=4, request_timeout=8)
     with holdfast.connect(url) as here, holdfast.connect(url) as there:
-        lease = here.lock("x", ttl=60).acquire(timeout=5)
+        lease = here.lock("x", ttl=120).acquire(timeout=5)
         assert lease
-        with waiting(there.lock("x", ttl=60), timeout=30) as waiter:
+        with waiting(there.lock("x", ttl=60), timeout=100) as waiter:
             in_line(here, 1)
             keys = Keys(url.partition("prefix=")[2].partition("&")[0])
             replicated(servers, keys.lock("x"))
@@ -74,9 +74,8 @@ def test_a_failover_while_locks_are_held_and_waited_for(servers: RedisSentinel, 
             assert lease.release() is True
             granted = waiter.result()
             assert granted
-            assert (
-                waiter.at - begun < 12
-            )  # it looks by itself, if the old master's call is waited for
+            # It looks by itself, when the old master's answer is not waited for any more.
+            assert waiter.at - begun < 25
             assert lease.fence is not None
             assert granted.fence is not None
             assert granted.fence > lease.fence

@@ -88,22 +88,22 @@ class RedisServer(Process):
             with link.makefile("rb") as replies:
                 return _read_reply(replies)
 
-    def info(self, section: str) -> dict[str, str]:
-        text = self.call("INFO", section)
+    def info(self, section: str, timeout: float = 20.0) -> dict[str, str]:
+        text = self.call("INFO", section, timeout=timeout)
         assert isinstance(text, str)
         return dict(re.findall(r"^([^#:\s]+):(.*?)\r?$", text, re.MULTILINE))
 
     def is_master(self) -> bool:
         """Does it say so itself? False also when it does not answer."""
         try:
-            return self.info("replication")["role"] == "master"
+            return self.info("replication", timeout=2.0)["role"] == "master"
         except OSError:
             return False
 
     def linked(self) -> bool:
         """Is it a replica in step with its master?"""
         try:
-            return self.info("replication").get("master_link_status") == "up"
+            return self.info("replication", timeout=2.0).get("master_link_status") == "up"
         except OSError:
             return False
 
