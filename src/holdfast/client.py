@@ -136,18 +136,13 @@ class Client:
     def schema(self) -> list[str]:
         """The statements that make the store's tables, for who may not create them. Contacts
         nobody."""
-        backend = self._store()
+        backend = self._current.store
         if not isinstance(backend, Tabular):
             raise Unsupported(f"{self._url} has no tables to be made")
         return backend.ddl
 
-    def _store(self) -> Backend:
-        """The backend itself, also of a client with `crash_grace`."""
-        backend = self._current.backend
-        return backend.inner if isinstance(backend, Vouched) else backend
-
     def _swept(self) -> Swept:
-        backend = self._store()
+        backend = self._current.store
         if not isinstance(backend, Swept):
             raise Unsupported(f"{self._url} forgets by itself what is over")
         return backend

@@ -213,9 +213,7 @@ class Scenario:
             raise
         record.hold, record.acquired = hold, world.time
         record.reentry = acquisition.entered is not None
-        hold.listen(acquisition, lambda _: self.lost(record))
-        if hold.lost:
-            self.lost(record)
+        hold.listen(acquisition, lambda _: self.lost(record), engine.port)
         try:
             await engine.port.sleep(self.plan.hold_for)
             if wish.reentrant and depth == 0:

@@ -9,6 +9,7 @@ bugs in `tests/mutants` show which.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -188,7 +189,7 @@ def test_a_loss_is_seen_without_a_keeper(lab: Lab) -> None:
     lab.calm()
     (keeper,) = [fiber for fiber in lab.world.fibers if "keeper" in fiber.name]
     keeper.kill()
-    ended = lab.fiber(engine, engine.until_ended(hold, lambda: False, None))
+    ended = lab.fiber(engine, engine.until_ended(hold, lambda: False, math.inf))
     lab.pass_time(TTL - 1)
     early = ended.done
     lab.pass_time(2)
@@ -201,7 +202,7 @@ def test_a_loss_is_seen_without_a_keeper(lab: Lab) -> None:
 def test_a_loss_is_announced_once(lab: Lab) -> None:
     engine = lab.client()
     hold = lab.acquire(engine, renew=False)
-    waiting = lab.fiber(engine, engine.until_ended(hold, lambda: False, None))
+    waiting = lab.fiber(engine, engine.until_ended(hold, lambda: False, math.inf))
     lab.pass_time(TTL - 0.1)
     assert not lab.losses
     assert engine.trusted(hold)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.backend import Backend, Downgrading, InTurn, Together
+from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
@@ -64,9 +65,13 @@ class Engine:
         self.keeper = Keeper(self.port, self.backend)
         self.reentry = Reentry()
         self.backend.open(self.port, self.keeper)
-        backend = self.backend.inner if isinstance(self.backend, Vouched) else self.backend
-        self.turns = backend if isinstance(backend, InTurn) else None
+        self.turns = self.store if isinstance(self.store, InTurn) else None
         weakref.finalize(self, self.keeper.retire).atexit = False
+
+    @property
+    def store(self) -> Backend:
+        """The backend itself, also of a client with `crash_grace`."""
+        return self.backend.inner if isinstance(self.backend, Vouched) else self.backend
 
     def trusted(self, hold: Hold) -> bool:
         """What `lease.held` says: computed at every look, from the clock alone."""
@@ -169,9 +174,7 @@ class Engine:
             )
         hold.grant = replace(hold.grant, claim=hold.claim)
 
-    async def until_ended(
-        self, hold: Hold, over: Callable[[], bool], deadline: float | None
-    ) -> bool:
+    async def until_ended(self, hold: Hold, over: Callable[[], bool], deadline: float) -> bool:
         """Wait until the hold has ended, `over` says so, or the deadline passed; True when lost."""
         port = self.port
         if hold.incarnation != port.incarnation():
@@ -183,11 +186,10 @@ class Engine:
                 ended = hold.ended  # set once; a lease that leaves a shared hold takes it away
             self.check_deadline(hold)
             now = port.now()
-            if hold.end or over() or (deadline is not None and now >= deadline):
+            if hold.end or over() or now >= deadline:
                 return hold.lost
             # Not only until the event: its sender, the keeper, may have died (law 5).
-            limit = math.inf if deadline is None else deadline
-            await ended.wait(min(hold.until, now + TICK, limit))
+            await ended.wait(min(hold.until, now + TICK, deadline))
 
     async def release(self, hold: Hold, share: object) -> bool:
         """Give up one lease on this hold; the last one frees the lock, in one round trip.
@@ -320,13 +322,11 @@ class Acquisition:
             hold = await self._reenter()
             if hold is not None:
                 return hold
-        port = engine.port
         if blocking and want.mode is Mode.EXCLUSIVE and engine.reentry.readers:
             self._check_upgrade()
         if not self.begin():
             await self.refuse()
-        sent = port.now()
-        deadline = sent + timeout if blocking and timeout >= 0 else math.inf
+        deadline = deadline_of(engine.port, timeout) if blocking else math.inf
         # The uncontended path: one attempt, one answer.
         try:
             sent, result = await ask(engine, self.claim, blocking, deadline)
@@ -354,7 +354,7 @@ class Acquisition:
         port = engine.port
         hold = Hold(grant, sent, want.renew_every, port.random(), engine.incarnation)
         if want.on_lost is not None:
-            hold.listen(self, want.on_lost)
+            hold.listen(self, want.on_lost, port)
         engine.keeper.add(hold, sent)
         if want.reentrant or want.mode is Mode.SHARED:
             with port.mutex():
@@ -393,7 +393,5 @@ class Acquisition:
             self.entered = hold
             hold.shares.append(self)
         if want.on_lost is not None:
-            hold.listen(self, want.on_lost)
-            if hold.lost:  # between the two
-                hold.announce(engine.port)
+            hold.listen(self, want.on_lost, engine.port)
         return hold

@@ -7,7 +7,6 @@ nobody can reach any more is given back. Partners: `skins/`.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -19,7 +18,7 @@ from holdfast.core.options import Want, checked_callback, checked_timeout
 from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
 from holdfast.types import Busy, Mode, TxnGuard
 
-__all__ = ["Fenced", "Handle", "Keyring", "Taking", "Unfenced", "deadline_after", "refused"]
+__all__ = ["Fenced", "Handle", "Keyring", "Taking", "Unfenced", "refused"]
 
 H = TypeVar("H", bound="Handle")
 
@@ -116,12 +115,10 @@ class Handle:
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call back once if the lease is lost; at once if it already was."""
         checked_callback(callback)
-        hold = self._hold
-        self._engine.port.prepare_call()
-        hold.listen(self._share, callback)
-        self._engine.check_deadline(hold)
-        if hold.lost:
-            hold.announce(self._engine.port)
+        engine = self._engine
+        engine.port.prepare_call()
+        self._hold.listen(self._share, callback, engine.port)
+        engine.check_deadline(self._hold)  # which calls, if it was over and nobody had noticed
 
     def detach(self) -> None:
         """The thread or task that took it has it no longer: another may. Needed for reentrant
@@ -356,9 +353,3 @@ def _lost(hold: Hold, reason: str) -> LeaseLost:
         reason=reason,
         fence=hold.fence,
     )
-
-
-def deadline_after(engine: Engine, timeout: float | None) -> float | None:
-    if timeout is None or timeout < 0 or math.isinf(timeout):
-        return None
-    return engine.port.now() + timeout

@@ -74,8 +74,11 @@ class Hold(LeaseState):
         self.ended: Event | None = None  # made when somebody waits for it
         self.together: tuple[Hold, ...] = ()  # with itself, if it is one of several
 
-    def listen(self, share: object, callback: Callback) -> None:
+    def listen(self, share: object, callback: Callback, port: Port) -> None:
+        """Call back once if it is lost; at once if it was, or is just now."""
         self.callbacks.append((share, callback))
+        if self.lost:  # looked at after saying so: one of us, or who loses it, sees the other
+            self.announce(port)
 
     def watch(self, guard: Any, share: object, gone: Callable[[GuardRef], Any]) -> None:
         """Have `gone` called if the guard disappears while its share still stands here."""

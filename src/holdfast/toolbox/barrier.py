@@ -18,13 +18,13 @@ Partners: `skins/*/barrier.py`; `values.py`.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.deadline import deadline_of, left_of
 from holdfast.core.handle import refused
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
@@ -37,7 +37,6 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
-from holdfast.toolbox.under import left_of
 from holdfast.toolbox.values import (
     change,
     checked_keep,
@@ -216,12 +215,12 @@ class Party:
     async def run(self, timeout: float) -> int:
         """The number of our arrival, when all have."""
         engine, plan = self.engine, self.plan
-        deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+        deadline = deadline_of(engine.port, timeout)
         arrival, cell = await self._arrive(None, timeout)
         if arrival.what != ABSENT:
             return self._verdict(arrival, cell)
         # To be present is not to wait: nobody is in the way, and the store may take its time.
-        left = left_of(engine, deadline)
+        left = left_of(engine.port, deadline)
         left = left if left < 0 else max(left, engine.request_timeout)
         hold = await self.acquisition.run(True, left)
         if isinstance(hold, Busy):

@@ -14,12 +14,12 @@ Partners: `skins/*/election.py`; `values.py`.
 from __future__ import annotations
 
 import logging
-import math
 import struct
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.errors import HoldfastError, Misconfigured, Unsupported
@@ -138,7 +138,7 @@ class Watch:
     async def next(self, engine: Engine, timeout: float) -> tuple[bool, Leader | None]:
         """(True, who leads) at first, and whenever that has changed; (False, None): time is up."""
         port, name = engine.port, self._name
-        deadline = math.inf if timeout < 0 else port.now() + timeout
+        deadline = deadline_of(port, timeout)
         watched = engine.backend.capabilities.inspection
         if not self._begun:
             await self._look(engine, await read(engine, name))

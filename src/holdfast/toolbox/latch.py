@@ -10,13 +10,13 @@ Partners: `skins/*/latch.py`; `values.py`.
 
 from __future__ import annotations
 
-import math
 import secrets
 import struct
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.acquire import Engine
+from holdfast.core.deadline import deadline_of
 from holdfast.core.names import checked_name
 from holdfast.core.options import checked_timeout
 from holdfast.errors import Misconfigured, Unavailable
@@ -123,7 +123,7 @@ async def count(engine: Engine, plan: Plan) -> int:
 
 async def wait(engine: Engine, plan: Plan, timeout: float) -> bool:
     """Until it is open; False: time ran out before."""
-    deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+    deadline = deadline_of(engine.port, timeout)
     cell = await read(engine, plan.cell)
     while _state(plan, cell).left:
         if engine.port.now() >= deadline:

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.backend import Together
+from holdfast.core.deadline import deadline_of, left_of
 from holdfast.core.handle import Handle
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
@@ -73,7 +74,7 @@ class MultiAcquisition:
         port = self.engine.port
         if self.want.on_lost is not None:
             port.prepare_call()
-        deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
+        deadline = deadline_of(port, timeout) if blocking else math.inf
         for _ in range(LOST_IN_TAKING):
             self.members = [self._member(want) for want in self.wants]
             taken = await self._at_once(deadline)
@@ -137,10 +138,10 @@ class MultiAcquisition:
         """What was taken, and who was in the way of the rest."""
         taken: list[Hold] = []
         for member in self.members:
-            left = deadline - self.engine.port.now()
+            left = left_of(self.engine.port, deadline)
             outcome: Hold | Busy = Busy()  # the time was over before it was this one's turn
-            if left > 0:
-                outcome = await member.run(blocking, -1.0 if math.isinf(left) else left)
+            if left != 0:
+                outcome = await member.run(blocking, left)
             if isinstance(outcome, Busy):
                 self.want = member.want
                 return taken, outcome
@@ -161,9 +162,7 @@ class MultiAcquisition:
         if want.renew_every is None and not await self._fixed(taken, whole):
             return False
         if want.on_lost is not None:
-            taken[0].listen(self, want.on_lost)
-            if taken[0].lost:  # between the two
-                taken[0].announce(engine.port)
+            taken[0].listen(self, want.on_lost, engine.port)
         return True
 
     async def _fixed(self, taken: list[Hold], whole: bool) -> bool:

@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.deadline import deadline_of, left_of
 from holdfast.core.handle import refused
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, checked_timeout, seconds, want
 from holdfast.errors import AcquireTimeout, Closed, Misconfigured, Unavailable, Unsupported
-from holdfast.toolbox.under import left_of, under
+from holdfast.toolbox.under import under
 from holdfast.toolbox.values import decode, encode, forget, need, read, write
 from holdfast.types import Busy, Capabilities, Mode
 
@@ -135,7 +136,7 @@ async def _look(engine: Engine, recipe: Recipe) -> tuple[bytes | None, bool]:
 async def get(
     engine: Engine, recipe: Recipe, compute: Compute, timeout: float, inside: bool
 ) -> Any:
-    deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+    deadline = deadline_of(engine.port, timeout)
     return await _get(_Work(engine, recipe, compute, deadline), inside)
 
 
@@ -195,9 +196,9 @@ class _Work:
             made = await under(engine, recipe.alone, 0, self._alone)
             if not isinstance(made, Busy):
                 return made
-            if left_of(engine, self.deadline) == 0:
+            if left_of(engine.port, self.deadline) == 0:
                 raise self._refused(recipe.alone, made, 0)
-        left = left_of(engine, self.deadline)
+        left = left_of(engine.port, self.deadline)
         if recipe.behind is not None and not self.waited:
             self.waited = True
             busy = await under(engine, recipe.behind, left, _nothing)
@@ -220,7 +221,7 @@ class _Work:
         deadline = self.deadline
         if data is not None:  # who uses it is waited for, but not for longer than there is time
             deadline = min(deadline, engine.port.now() + recipe.ahead)
-        left = left_of(engine, deadline)
+        left = left_of(engine.port, deadline)
         made = await under(engine, recipe.replace, left, lambda gate: self._make(hold, gate))
         if isinstance(made, Busy):
             raise self._refused(recipe.replace, made, left)
@@ -290,7 +291,7 @@ class Use:
 
     async def run(self, compute: Compute, timeout: float, inside: bool) -> tuple[Hold | Busy, Any]:
         engine, recipe = self.engine, self.recipe
-        deadline = math.inf if timeout < 0 else engine.port.now() + timeout
+        deadline = deadline_of(engine.port, timeout)
         for _ in range(VAIN):
             work = _Work(engine, recipe, compute, deadline)
             try:
@@ -299,7 +300,7 @@ class Use:
                 if work.busy is None:  # of `compute`
                     raise
                 return work.busy, None
-            left = left_of(engine, deadline)
+            left = left_of(engine.port, deadline)
             hold = await self.acquisition.run(left != 0, left)
             if isinstance(hold, Busy):
                 return hold, None

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine, GivenUp
+from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.core.port import Task, why_not
@@ -270,16 +271,14 @@ class AnyAcquisition:
         port = self.engine.port
         if self.on_lost is not None:
             port.prepare_call()
-        deadline = port.now() + timeout if blocking and timeout >= 0 else math.inf
+        deadline = deadline_of(port, timeout) if blocking else math.inf
         outcome: Hold | Busy = Busy()
         if not (blocking and self.lines.crowded):  # else all have lines, and some are before us
             outcome = await self._try_each(deadline)
         if isinstance(outcome, Busy) and blocking and port.now() < deadline:
             outcome = await self._wait(outcome, deadline)
         if isinstance(outcome, Hold) and self.on_lost is not None:
-            outcome.listen(self, self.on_lost)
-            if outcome.lost:  # between the two
-                outcome.announce(port)
+            outcome.listen(self, self.on_lost, port)
         return outcome
 
     async def _try_each(self, deadline: float) -> Hold | Busy:

@@ -8,7 +8,6 @@ Partner: `core/acquire.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,14 +16,9 @@ from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.types import Busy
 
-__all__ = ["left_of", "under"]
+__all__ = ["under"]
 
 R = TypeVar("R")
-
-
-def left_of(engine: Engine, deadline: float) -> float:
-    """As an acquire's timeout: -1 for ever."""
-    return -1.0 if math.isinf(deadline) else max(0.0, deadline - engine.port.now())
 
 
 async def under(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.core.acquire import Acquisition, Engine
+from holdfast.core.deadline import deadline_of
 from holdfast.core.guard import Exit, Guard
 from holdfast.core.handle import (
     Fenced,
@@ -19,7 +20,6 @@ from holdfast.core.handle import (
     Keyring,
     Taking,
     Unfenced,
-    deadline_after,
     refused,
 )
 from holdfast.core.options import Want
@@ -49,7 +49,7 @@ class LostEvent:
     def wait(self, timeout: float | None = None) -> bool:
         """True when the lease is lost; False when it was released, or time ran out."""
         engine = self._lease._engine
-        deadline = deadline_after(engine, timeout)
+        deadline = deadline_of(engine.port, timeout)
         lease = self._lease
         return drive(engine.until_ended(lease._hold, lambda: lease._done, deadline))
 
