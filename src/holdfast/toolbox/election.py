@@ -34,7 +34,7 @@ from holdfast.toolbox.values import (
 )
 from holdfast.types import Busy, Capabilities, Cell, Mode
 
-__all__ = ["PREFIX", "Leader", "Watch", "campaign", "check", "leader", "proclaim", "withdraw"]
+__all__ = ["PREFIX", "Candidacy", "Leader", "Watch", "check", "leader", "proclaim", "withdraw"]
 
 log = logging.getLogger("holdfast")
 
@@ -64,17 +64,25 @@ def check(capabilities: Capabilities, want: Want) -> Want:
 # -- the leader ------------------------------------------------------------------------------------
 
 
-async def campaign(acquisition: Acquisition, timeout: float, data: bytes) -> Hold | Busy:
-    """Stand in line, lead, and say so. If it is interrupted, the caller abandons it."""
-    hold = await acquisition.run(timeout != 0, timeout)
-    if isinstance(hold, Busy):
+class Candidacy(Acquisition):
+    """As `Acquisition`: stand in line, lead, and say so before anybody relies on it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, engine: Engine, want: Want, data: bytes) -> None:
+        super().__init__(engine, want)
+        self.data = data
+
+    async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
+        hold = await super().run(blocking, timeout)
+        if isinstance(hold, Busy):
+            return hold
+        try:
+            await proclaim(self.engine, hold, self.data)
+        except HoldfastError:
+            await self.engine.release(hold, self)
+            raise
         return hold
-    try:
-        await proclaim(acquisition.engine, hold, data)
-    except HoldfastError:
-        await acquisition.engine.release(hold, acquisition)
-        raise
-    return hold
 
 
 async def proclaim(engine: Engine, hold: Hold, data: bytes) -> None:

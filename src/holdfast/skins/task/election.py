@@ -6,15 +6,15 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.acquire import Acquisition
-from holdfast.core.handle import refused
+from holdfast.core.acquire import Engine
+from holdfast.core.guard import Guard
+from holdfast.core.handle import Taking
 from holdfast.core.options import Want, checked_timeout
 from holdfast.errors import LeaseLost, Misconfigured
 from holdfast.skins.task.lock import Acquirable, Lease
 from holdfast.toolbox import election
 from holdfast.toolbox.election import Leader
 from holdfast.toolbox.values import encode
-from holdfast.types import Busy
 
 if TYPE_CHECKING:
     from holdfast.aio import Locks
@@ -57,36 +57,25 @@ class Seat(Acquirable[Leadership]):
         self._data = data
         self._election = weakref.ref(election)  # which keeps us, if it is kept itself
 
-    def _be_kept(self, yes: bool) -> None:
-        """The election keeps the lease alive, and resign() finds it."""
-        election = self._election()
-        if election is not None and yes:
-            election._seats[self] = None
-        elif election is not None:
-            election._seats.pop(self, None)
-
     @property
     def _over(self) -> bool:
         return all(lease._hold.end for lease in list(self._leases))
 
-    async def _take(self, timeout: float, blocking: bool, *, entering: bool) -> Leadership | None:
-        coming = self._coming.pop(self._context(), None) if entering else None
-        acquisition = Acquisition(self._client._engine(), self._want)
-        try:
-            hold = await election.campaign(acquisition, timeout, self._data)
-            if isinstance(hold, Busy):
-                if entering:
-                    raise refused(self._want, hold, timeout)
-                return None
-            lease = Leadership(acquisition, hold, self)
-            self._keep(lease, entering, coming)
-            self._be_kept(True)
-            return lease
-        except BaseException:
-            acquisition.abandon()
-            self._forget(acquisition)
-            self._be_kept(False)
-            raise
+    def _acquisition(self, engine: Engine) -> Taking:
+        return election.Candidacy(engine, self._want, self._data)
+
+    def _keep(self, lease: Leadership, entering: bool, coming: weakref.ref[Guard] | None) -> None:
+        """The election keeps the lease alive, and resign() finds it."""
+        super()._keep(lease, entering, coming)
+        election = self._election()
+        if election is not None:
+            election._seats[self] = None
+
+    def _forget(self, acquisition: Taking) -> None:
+        super()._forget(acquisition)
+        election = self._election()
+        if election is not None:
+            election._seats.pop(self, None)
 
 
 class Observation:
