@@ -268,7 +268,7 @@ def test_threads_that_come_at_once_wait_in_the_same_lines(monkeypatch: pytest.Mo
         other.wait(0.5)
         return Lines(*arguments)
 
-    monkeypatch.setattr("holdfast.skins.thread.stripes.Lines", slow)
+    monkeypatch.setattr("holdfast.toolbox.stripes.Lines", slow)
     with holdfast.connect("memory://stripes-at-once") as locks:
         stripes, engine = locks.stripes("s", 2), locks._engine()
         got: list[Lines] = []

@@ -25,18 +25,21 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine, GivenUp
 from holdfast.core.deadline import deadline_of
+from holdfast.core.handle import Handle
 from holdfast.core.hold import Hold
 from holdfast.core.options import Want
 from holdfast.core.port import Task, why_not
 from holdfast.errors import HoldfastError, LeaseLost, Misconfigured, Unavailable
 from holdfast.types import Busy, Released, Unknown
 
-__all__ = ["AnyAcquisition", "Lines", "checked_count", "index_of", "stripe_name"]
+__all__ = [
+    "AnyAcquisition", "Lines", "StripeHandle", "Striped", "checked_count", "index_of", "stripe_name"
+]  # fmt: skip
 
 log = logging.getLogger("holdfast")
 
@@ -317,3 +320,64 @@ class AnyAcquisition:
 
 async def _nothing() -> None:
     """The keeper says farewell for all claims."""
+
+
+class StripeHandle(Handle):
+    """What a lease of any stripe is beyond a lease of one name."""
+
+    __slots__ = ()
+    _share: AnyAcquisition
+
+    @property
+    def stripe(self) -> int:
+        """Which one: from 0 on."""
+        return self._share.stripe
+
+
+class Striped:
+    """What `Stripes` is without waiting: the names, and where who wants any of them waits."""
+
+    def __init__(self, name: str, count: int, want: Callable[[int], Want]) -> None:
+        self._name = name
+        self._count = count
+        self._want = want
+        self._wants: list[Want] = []
+        self._waiting: Lines | None = None
+        want(0)  # what is wrong with the name or the options is said now
+
+    @property
+    def name(self) -> str:
+        """The name that the stripes are of."""
+        return self._name
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def index(self, key: str | bytes | int) -> int:
+        """Which stripe a key belongs to: the same in every process and version."""
+        return index_of(key, self._count)
+
+    def _every(self) -> list[Want]:
+        if not self._wants:
+            self._wants = [self._want(number) for number in range(self._count)]
+        return self._wants
+
+    def _in_order(self) -> list[Want]:
+        """As a multi takes them."""
+        return sorted(self._every(), key=lambda want: want.name)
+
+    def _lines(self, engine: Engine) -> Lines:
+        """Of this process, not of its parent."""
+        lines = self._waiting
+        if lines is None or lines.engine is not engine:
+            made = Lines(engine, [replace(want, on_lost=None) for want in self._every()])
+            with engine.port.mutex():  # threads that come at once must wait in the same
+                lines = self._waiting
+                if lines is None or lines.engine is not engine:
+                    lines = self._waiting = made
+        return lines
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} count={self._count}>"

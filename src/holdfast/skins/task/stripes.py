@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.core.acquire import Engine
@@ -11,7 +10,7 @@ from holdfast.core.handle import Taking
 from holdfast.core.options import Want
 from holdfast.skins.task.lock import Acquirable, Lease, Lock
 from holdfast.skins.task.multi import MultiLock
-from holdfast.toolbox.stripes import AnyAcquisition, Lines, index_of
+from holdfast.toolbox.stripes import AnyAcquisition, Striped, StripeHandle
 
 if TYPE_CHECKING:
     from holdfast.aio import Locks
@@ -19,16 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["AnyStripe", "StripeLease", "Stripes"]
 
 
-class StripeLease(Lease):
+class StripeLease(StripeHandle, Lease):
     """An exclusive lease of one stripe."""
 
     __slots__ = ()
-    _share: AnyAcquisition
-
-    @property
-    def stripe(self) -> int:
-        """Which one: from 0 on."""
-        return self._share.stripe
 
 
 class AnyStripe(Acquirable[StripeLease]):
@@ -57,7 +50,7 @@ class AnyStripe(Acquirable[StripeLease]):
         return AnyAcquisition(self._stripes._lines(engine), self._want.on_lost)
 
 
-class Stripes:
+class Stripes(Striped):
     """One resource in segments that are locked one by one."""
 
     def __init__(
@@ -68,28 +61,9 @@ class Stripes:
         want: Callable[[int], Want],
         cancel_on_lost: bool,
     ) -> None:
+        super().__init__(name, count, want)
         self._client = client
-        self._want = want
-        self._wants: list[Want] = []
-        self._waiting: Lines | None = None
-        self._name = name
-        self._count = count
         self._cancel_on_lost = cancel_on_lost
-        want(0)  # what is wrong with the name or the options is said now
-
-    @property
-    def name(self) -> str:
-        """The name that the stripes are of."""
-        return self._name
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._count
-
-    def index(self, key: str | bytes | int) -> int:
-        """Which stripe a key belongs to: the same in every process and version."""
-        return index_of(key, self._count)
 
     def of(self, key: str | bytes | int) -> Lock:
         """The lock of the stripe that this key belongs to."""
@@ -101,22 +75,4 @@ class Stripes:
 
     def all(self) -> MultiLock:
         """All of them at once."""
-        return MultiLock(
-            self._client, sorted(self._every(), key=lambda want: want.name), self._cancel_on_lost
-        )
-
-    def _every(self) -> list[Want]:
-        if not self._wants:
-            self._wants = [self._want(number) for number in range(self._count)]
-        return self._wants
-
-    def _lines(self, engine: Engine) -> Lines:
-        """Where whoever waits for any of them waits; of this process, not of its parent."""
-        lines = self._waiting
-        if lines is None or lines.engine is not engine:
-            quiet = [replace(want, on_lost=None) for want in self._every()]
-            lines = self._waiting = Lines(engine, quiet)
-        return lines
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r} count={self._count}>"
+        return MultiLock(self._client, self._in_order(), self._cancel_on_lost)
