@@ -145,8 +145,7 @@ class Locks(Tools):
 
     async def sweep(self, idle: float = 0.0) -> int:
         """Forget what is over, and names unused for `idle` seconds; how much there was."""
-        engine, patience = self._engine(), max(PATIENCE, self._timeout)
-        return await self._swept().sweep(idle, engine.port.now() + patience)
+        return await self._sweep(idle)
 
     def _engine(self) -> Engine:
         engine = super()._engine()

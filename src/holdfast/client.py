@@ -141,11 +141,12 @@ class Client:
             raise Unsupported(f"{self._url} has no tables to be made")
         return backend.ddl
 
-    def _swept(self) -> Swept:
-        backend = self._current.store
-        if not isinstance(backend, Swept):
+    async def _sweep(self, idle: float) -> int:
+        engine = self._engine()
+        if not isinstance(engine.store, Swept):
             raise Unsupported(f"{self._url} forgets by itself what is over")
-        return backend
+        patience = max(PATIENCE, self._timeout)
+        return await engine.store.sweep(idle, engine.port.now() + patience)
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
         return want(name, mode, options, self.capabilities, permits=permits, limit=limit)

@@ -137,8 +137,7 @@ class Locks(Tools):
 
     def sweep(self, idle: float = 0.0) -> int:
         """Forget what is over, and names unused for `idle` seconds; how much there was."""
-        engine, patience = self._engine(), max(PATIENCE, self._timeout)
-        return drive(self._swept().sweep(idle, engine.port.now() + patience))
+        return drive(self._sweep(idle))
 
     def close(self) -> None:
         """Give back everything still held (its holders are told that it is lost), and stop."""

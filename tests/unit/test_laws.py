@@ -1,4 +1,4 @@
-"""The laws of design.md, section 6, one by one, where a look at a few lines decides.
+"""The laws of docs/concepts/design.md, one by one, where a look at a few lines decides.
 
 Most run the core in a world with a fake clock (`holdfast.testing.world`), in which nothing happens
 by itself: so the moment between a deadline and whoever notices it can be looked at. What the

@@ -3,7 +3,7 @@
 A backend is *a queue and a compatibility rule*. It lives in one folder, is named in one line of
 `backends/__init__.py`, and is right when `holdfast.testing.conformance` passes on it.
 
-Laws every backend keeps (design.md, section 6, has the reasons):
+Laws every backend keeps (docs/concepts/design.md has the reasons):
 
 1. Validity is dated from before the request was sent, on the port's clock, minus drift.
 2. No answer is `Unknown`, returned and not raised. `Unavailable` is raised only when the request

@@ -3,7 +3,7 @@
 Contract: the core is written once, as `async def`, and awaits only what a port gives it. A thread
 port blocks inside these calls and never suspends, so sync code drives the same coroutine with a
 single `send(None)`; an asyncio port suspends; the explorer's port does both under a fake clock.
-Partners: `ports/thread.py`, `ports/asyncio.py`, `testing/explorer/`.
+Partners: `ports/thread.py`, `ports/asyncio.py`, `testing/world.py`.
 """
 
 from __future__ import annotations

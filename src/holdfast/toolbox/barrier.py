@@ -28,7 +28,7 @@ from holdfast.core.deadline import deadline_of, left_of
 from holdfast.core.handle import refused
 from holdfast.core.hold import Hold
 from holdfast.core.names import checked_name
-from holdfast.core.options import LockOptions, Want, checked_timeout, want
+from holdfast.core.options import LockOptions, Want, want
 from holdfast.errors import (
     AcquireTimeout,
     BrokenBarrier,
@@ -38,6 +38,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.toolbox.values import (
+    OFTEN,
     change,
     checked_keep,
     holders,
@@ -63,8 +64,6 @@ ENDS = 64
 
 TRIPPED, RESET = "t", "r"
 GONE = "a party died, or left"
-OFTEN = 3
-"""So many comparisons in the time of a lease."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +102,6 @@ def plan(
         if PARTY in metadata:
             raise Misconfigured(f"metadata cannot set {PARTY!r}: the barrier says that itself")
     presence = want(PREFIX + name, Mode.SHARED, options, capabilities)
-    checked_timeout(timeout)
     return Plan(name, parties, presence, checked_keep(keep))
 
 
@@ -145,7 +143,7 @@ async def state(engine: Engine, plan: Plan) -> State:
     return _state(plan, await read(engine, plan.cell))
 
 
-async def abort(engine: Engine, plan: Plan, reason: str = "somebody aborted it") -> None:
+async def abort(engine: Engine, plan: Plan) -> None:
     """Broken for who waits and for who comes, until `reset`."""
     sent_on: int | None = None  # the generation that was to be broken by it
 
@@ -156,7 +154,7 @@ async def abort(engine: Engine, plan: Plan, reason: str = "somebody aborted it")
         if now.broken or (unsure and since > 0 and now.ends[-since:][:1] == RESET):
             return None, None  # what is broken, or was and is reset by now, is not broken again
         sent_on = now.generation
-        return replace(now, broken=reason).data(), None
+        return replace(now, broken="somebody aborted it").data(), None
 
     now = await read(engine, plan.cell)  # what was reset before this does not count as ours
     _, plan.last = await change(engine, plan.cell, step, plan.keep, now)

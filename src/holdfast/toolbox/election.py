@@ -21,9 +21,11 @@ from typing import Any
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import Hold
+from holdfast.core.names import checked_name
 from holdfast.core.options import Want
-from holdfast.errors import HoldfastError, Misconfigured, Unsupported
+from holdfast.errors import HoldfastError, Misconfigured
 from holdfast.toolbox.values import (
+    OFTEN,
     decode,
     holders,
     need,
@@ -34,14 +36,12 @@ from holdfast.toolbox.values import (
 )
 from holdfast.types import Busy, Capabilities, Cell, Mode
 
-__all__ = ["PREFIX", "Candidacy", "Leader", "Watch", "check", "leader", "proclaim", "withdraw"]
+__all__ = ["Candidacy", "Leader", "Watch", "check", "leader", "line_of", "proclaim", "withdraw"]
 
 log = logging.getLogger("holdfast")
 
 PREFIX = "election:"
 HEADER = struct.Struct(">Qd")  # the token, and the lease's ttl
-OFTEN = 3
-"""So many looks in the time of a lease."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -52,10 +52,13 @@ class Leader:
     fence: int
 
 
+def line_of(name: str) -> str:
+    """Where who wants to lead stands, and the cell in which who leads speaks."""
+    return PREFIX + checked_name(name)
+
+
 def check(capabilities: Capabilities, want: Want) -> Want:
-    need(capabilities, "an election", Mode.EXCLUSIVE)
-    if Mode.EXCLUSIVE not in capabilities.fencing:
-        raise Unsupported("an election needs fencing tokens, and this backend gives none")
+    need(capabilities, "an election", Mode.EXCLUSIVE, fencing=True)
     if want.reentrant:
         raise Misconfigured("an election cannot be reentrant: who leads, leads")
     return want

@@ -89,9 +89,7 @@ def recipe(
     timeout: float,
     metadata: Mapping[str, str] | None,
 ) -> Recipe:
-    need(capabilities, "once", Mode.EXCLUSIVE)
-    if Mode.EXCLUSIVE not in capabilities.fencing:
-        raise Unsupported("once needs fencing tokens, and this backend gives none")
+    need(capabilities, "once", Mode.EXCLUSIVE, fencing=True)
     checked_name(name)
     checked_name(FRESH + name)  # the longest that the store hears of it
     ttl = seconds("ttl", ttl, "a value is for a time, and not for none")

@@ -23,7 +23,7 @@ from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Unknown
 
 __all__ = [
-    "KEEP", "LIMIT", "change", "checked_keep", "decode", "encode", "forget", "holders",
+    "KEEP", "LIMIT", "OFTEN", "change", "checked_keep", "decode", "encode", "forget", "holders",
     "need", "read", "understood", "until_changed", "whole", "write",
 ]  # fmt: skip
 
@@ -36,8 +36,11 @@ KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
 LOOK = 5.0
-"""How long one wait for a cell lasts at most: a store that is silent is noticed then. Backends look
-as often by themselves, and end it when the client is closed."""
+"""How long one wait for a cell lasts at most: a store that is silent is noticed then, and that the
+client was closed, should its backend not end the wait."""
+
+OFTEN = 3
+"""So many times in the time of a lease who depends on others looks whether they are there."""
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
@@ -47,7 +50,7 @@ Step = Callable[[Cell | None, bool], tuple[bytes | None, R]]
 nothing; and what to tell the caller then."""
 
 
-def need(capabilities: Capabilities, tool: str, *modes: Mode) -> None:
+def need(capabilities: Capabilities, tool: str, *modes: Mode, fencing: bool = False) -> None:
     """Refuse before anything is asked of a store that cannot do it."""
     if not capabilities.cells:
         raise Unsupported(
@@ -61,11 +64,13 @@ def need(capabilities: Capabilities, tool: str, *modes: Mode) -> None:
                 f"{tool} needs {mode.value} claims, which this backend has not{reason}; "
                 "memory:// and `docs/backends` have them"
             )
+        if fencing and mode not in capabilities.fencing:
+            raise Unsupported(f"{tool} needs fencing tokens, and this backend gives none")
 
 
-def whole(what: str, value: Any, least: int = 1) -> int:
-    if type(value) is not int or value < least:
-        raise Misconfigured(f"{what}={value!r:.80}: a whole number, {least} or more")
+def whole(what: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise Misconfigured(f"{what}={value!r:.80}: a whole number, 1 or more")
     if value > 2**53:
         raise Misconfigured(f"{what}={value}: that many nobody can count")
     return value

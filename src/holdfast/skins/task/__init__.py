@@ -1,1 +1,1 @@
-"""The asyncio skin: enter, await, return. One file for each kind of thing that a client makes."""
+"""The asyncio skin: one file for each kind of thing that a client makes."""

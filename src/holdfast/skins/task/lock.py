@@ -1,9 +1,5 @@
-"""Locks and leases for tasks: enter, await, return. Decisions are in `core`.
-
-Hazard: cancellation may strike at any await. Everything from the first request until the lease is
-in the caller's hands is inside one `try`, whose handler hands the claim to the keeper.
-Partner: `skins/thread/lock.py`, the same without `await`.
-"""
+"""Locks and leases for tasks. Contract and hazard: `skins/__init__.py`. Partners: `core`, which
+decides; `skins/thread/lock.py`, the same without `await`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from holdfast.types import Busy
 if TYPE_CHECKING:
     from holdfast.aio import Locks
 
-__all__ = ["Hold", "Once", "Using"]
+__all__ = ["Once", "Using", "ValueLock"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Using(Lease, Generic[T]):
     value: T
 
 
-class Hold(Acquirable[Using[T]]):
+class ValueLock(Acquirable[Using[T]]):
     """What `hold()` gives to `async with`."""
 
     __slots__ = ("_compute", "_recipe")
@@ -85,7 +85,7 @@ class Once(Generic[T]):
         self._client = client
         self._recipe = recipe
         self._compute: once.Compute = call
-        self._hold = None if recipe.use is None else Hold[T](client, recipe, call)
+        self._hold = None if recipe.use is None else ValueLock[T](client, recipe, call)
 
     async def get(self, timeout: float | None = None) -> T:
         """The value: read, or computed if there is none. `timeout` is for waiting, as that of
@@ -96,10 +96,10 @@ class Once(Generic[T]):
         engine = self._client._engine()
         return cast(T, await once.get(engine, recipe, self._compute, patience, inside))
 
-    def hold(self) -> Hold[T]:
+    def hold(self) -> ValueLock[T]:
         """`async with token.hold() as using: ... using.value`: it is not replaced meanwhile."""
-        if self._hold is None:
-            return Hold(self._client, self._recipe, self._compute)  # which says why it cannot be
+        if self._hold is None:  # says why it cannot be
+            return ValueLock(self._client, self._recipe, self._compute)
         return self._hold
 
     async def invalidate(self, value: T | None = None, timeout: float | None = None) -> None:

@@ -81,8 +81,7 @@ class Tools(Client):
     def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
         """One leads, the others stand in line, and everybody may know who leads."""
         check_known(options, LockOptions)
-        checked_name(name)
-        want = self._want(election.PREFIX + name, Mode.EXCLUSIVE, options, 1, 1)
+        want = self._want(election.line_of(name), Mode.EXCLUSIVE, options, 1, 1)
         return Election(cast("Locks", self), election.check(self.capabilities, want), name)
 
     def latch(self, name: str, count: int, *, timeout: float = -1.0, keep: float = KEEP) -> Latch:

@@ -1,1 +1,1 @@
-"""The blocking skin: enter, drive, return. One file for each kind of thing that a client makes."""
+"""The blocking skin: one file for each kind of thing that a client makes."""

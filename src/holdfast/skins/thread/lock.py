@@ -1,9 +1,5 @@
-"""Locks and leases for threads: enter, drive, return. Decisions are in `core`.
-
-Hazard: Ctrl-C may strike between any two lines. Everything from the first request until the lease
-is in the caller's hands is inside one `try`, whose handler hands the claim to the keeper.
-Partner: `skins/task/lock.py`, the same with `await`.
-"""
+"""Locks and leases for threads. Contract and hazard: `skins/__init__.py`. Partners: `core`, which
+decides; `skins/task/lock.py`, the same with `await`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from holdfast.types import Busy
 if TYPE_CHECKING:
     from holdfast.sync import Locks
 
-__all__ = ["Hold", "Once", "Using"]
+__all__ = ["Once", "Using", "ValueLock"]
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Using(Lease, Generic[T]):
     value: T
 
 
-class Hold(Acquirable[Using[T]]):
+class ValueLock(Acquirable[Using[T]]):
     """What `hold()` gives to `with`."""
 
     __slots__ = ("_compute", "_recipe")
@@ -82,7 +82,7 @@ class Once(Generic[T]):
         self._recipe = recipe
         self._compute: once.Compute = call
         # Made here: threads that ask for it at once must have the same.
-        self._hold = None if recipe.use is None else Hold[T](client, recipe, call)
+        self._hold = None if recipe.use is None else ValueLock[T](client, recipe, call)
 
     def get(self, timeout: float | None = None) -> T:
         """The value: read, or computed if there is none. `timeout` is for waiting, as that of
@@ -93,10 +93,10 @@ class Once(Generic[T]):
         engine = self._client._engine()
         return cast(T, drive(once.get(engine, recipe, self._compute, patience, inside)))
 
-    def hold(self) -> Hold[T]:
+    def hold(self) -> ValueLock[T]:
         """`with token.hold() as using: ... using.value`: the value is not replaced meanwhile."""
-        if self._hold is None:
-            return Hold(self._client, self._recipe, self._compute)  # which says why it cannot be
+        if self._hold is None:  # says why it cannot be
+            return ValueLock(self._client, self._recipe, self._compute)
         return self._hold
 
     def invalidate(self, value: T | None = None, timeout: float | None = None) -> None:

@@ -41,7 +41,7 @@ MIRRORS: dict[type, type] = {
     sync.AnyStripe: aio.AnyStripe,
     sync.StripeLease: aio.StripeLease,
     sync.Once: aio.Once,
-    thread_once.Hold: task_once.Hold,
+    thread_once.ValueLock: task_once.ValueLock,
     thread_once.Using: task_once.Using,
     sync.Election: aio.Election,
     sync.Leadership: aio.Leadership,
