@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from scripts import matrix
 
-from holdfast import aio
+from holdfast import aio, sync
+from holdfast.core import stores
+from holdfast.core.backend import Backend, Downgrading, Transactional
+from holdfast.core.presence import Detectable
 from holdfast.testing.conformance import ConformanceSuite
+from holdfast.types import Mode
 
 pytestmark = pytest.mark.req("B5")
 
@@ -102,6 +108,40 @@ def test_a_new_tool_is_a_new_column(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matrix.primitives.__wrapped__()[:3] == ["lock", "rwlock", "semaphore"]
     assert not {"close", "inspect", "locked"} & set(matrix.primitives.__wrapped__())
     assert list(matrix.arguments(carousel.__get__(object()))) == ["x", 2]
+
+
+ABLE: dict[str, Callable[[Backend], bool]] = {
+    "ALL_KINDS": lambda store: store.capabilities.modes == set(Mode),
+    "CELLS": lambda store: store.capabilities.cells,
+    "DOWNGRADING": lambda store: (
+        isinstance(store, Downgrading) and Mode.SHARED in store.capabilities.modes
+    ),
+    "GUARDS": lambda store: isinstance(store, Transactional),
+    "WATCHED": lambda store: isinstance(store, Detectable),
+}
+"""What of `core/stores.py` means what of a backend."""
+
+
+def is_named(url: str, text: str) -> bool:
+    scheme = re.sub("^redis.*", "redis", urlsplit(url).scheme)  # one store, however it is reached
+    if f"{scheme}://" not in text:
+        return False
+    if scheme not in ("mysql", "postgresql"):
+        return True
+    strategy = parse_qs(urlsplit(url).query).get("strategy", ["row"])[0]
+    return re.search(rf"strategy=(\w+ or )?{strategy}\b", text) is not None
+
+
+def of_its_own_format() -> list[str]:
+    return sorted({url for _, url in matrix.BACKENDS.values() if "dialect=" not in url})
+
+
+@pytest.mark.parametrize("ability", sorted(stores.__all__))
+def test_messages_name_the_stores_that_can(ability: str) -> None:
+    text = getattr(stores, ability)
+    able = {url for url in of_its_own_format() if ABLE[ability](sync.connect(url)._current.store)}
+    assert able == {url for url in of_its_own_format() if is_named(url, text)}
+    assert 0 < len(able) < len(of_its_own_format())
 
 
 def test_every_suite_has_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
-from holdfast.core.presence import KEY, WATCHED, Detectable
+from holdfast.core.presence import KEY, detectable
 from holdfast.core.vouching import Vouched
 from holdfast.errors import Closed, Misconfigured, Unsupported
 from holdfast.ports import clock
@@ -94,13 +94,9 @@ class Client:
             identity["label"] = self._label
         backend = self._make_backend()
         if self._grace:
-            if not isinstance(backend, Detectable):
-                raise Unsupported(
-                    f"{self._url} has no use for crash_grace: it frees what a dead client holds by "
-                    f"itself, or cannot tell that it died. {WATCHED} can"
-                )
+            watched = detectable(backend, str(self._url))
             presence = identity[KEY] = f"{secrets.token_hex(8)}/{self._grace:g}"
-            backend = Vouched(backend, presence, self._grace)
+            backend = Vouched(watched, presence, self._grace)
         return Engine(self._make_port(), backend, self._timeout, identity)
 
     def _engine(self) -> Engine:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
+from holdfast.core.names import shown
 from holdfast.types import Cell, CellConflict, Claim
 
 __all__ = [
@@ -78,12 +79,6 @@ def info_of(text: str | bytes) -> Mapping[str, str]:
         return {}
     pairs = cast(dict[str, object], found)
     return {key: str(value) for key, value in pairs.items()}
-
-
-def shown(info: Mapping[str, str]) -> str:
-    """Who it is, for a message: "web-3:4711 (nightly import)"."""
-    label = f" ({info['label']})" if info.get("label") else ""
-    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
 
 
 def public_id(owner: str) -> str:

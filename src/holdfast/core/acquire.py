@@ -22,6 +22,7 @@ from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
 from holdfast.core.reentry import Reentry
+from holdfast.core.stores import DOWNGRADING
 from holdfast.core.vouching import Vouched
 from holdfast.core.waiting import Waiting, ask
 from holdfast.errors import (
@@ -142,8 +143,7 @@ class Engine:
         if not isinstance(backend, Downgrading) or Mode.SHARED not in backend.capabilities.modes:
             raise Unsupported(
                 "this backend cannot make a writer a reader without letting another writer in "
-                "between (memory://, sqlite://, redis://, postgresql:// and mysql:// can); release "
-                "it, and acquire to read"
+                f"between ({DOWNGRADING} can); release it, and acquire to read"
             )
         if hold.shares is not None and len(hold.shares) > 1:
             raise Misconfigured(

@@ -15,6 +15,7 @@ from holdfast.core.acquire import Engine
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.options import Want, checked_callback, checked_timeout
+from holdfast.core.stores import GUARDS
 from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
 from holdfast.types import Busy, Mode, TxnGuard
 
@@ -134,7 +135,7 @@ class Handle:
         token = self._hold.grant.token
         if not isinstance(token, TxnGuard):
             raise Unsupported(
-                "this backend's leases cannot be compared in a transaction of the store (etcd:// "
+                f"this backend's leases cannot be compared in a transaction of the store ({GUARDS} "
                 "can); have the resource check the fencing token"
             )
         return token

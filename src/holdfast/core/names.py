@@ -19,6 +19,7 @@ __all__ = [
     "checked_metadata",
     "checked_name",
     "checked_prefix",
+    "shown",
 ]
 
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -76,3 +77,9 @@ def checked_metadata(metadata: Any, reserved: Sequence[str] = ()) -> Mapping[str
         if key in pairs:
             raise Misconfigured(f"metadata cannot set {key!r}: the client says that itself")
     return pairs
+
+
+def shown(info: Mapping[str, str]) -> str:
+    """Who it is, for a message: "web-3:4711 (nightly import)"."""
+    label = f" ({info['label']})" if info.get("label") else ""
+    return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from holdfast.core.names import checked_metadata, checked_name
+from holdfast.core.stores import ALL_KINDS
 from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
@@ -121,8 +122,8 @@ def want(
         able = ", ".join(sorted(mode.value for mode in capabilities.modes))
         reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
         raise Unsupported(
-            f"this backend has no {KINDS[mode]} (it has: {able}){reason}; memory://, sqlite://, "
-            "redis://, etcd://, zk:// and databases with strategy=row have all kinds"
+            f"this backend has no {KINDS[mode]} (it has: {able}){reason}; {ALL_KINDS} "
+            "have all kinds"
         )
     on_lost = options.get("on_lost")
     if on_lost is not None:

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.backend import Backend
+from holdfast.core.stores import WATCHED
+from holdfast.errors import Unsupported
 
-__all__ = ["KEY", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
+__all__ = ["KEY", "Detectable", "Link", "Look", "Roll", "Suspect", "detectable", "grace_of"]
 
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
-
-WATCHED = "redis:// and redlock://, and mysql:// and postgresql:// with strategy=row,"
-"""Whose clients can be watched; for messages."""
 
 
 def grace_of(presence: str) -> float:
@@ -115,3 +114,12 @@ class Detectable(Backend, Protocol):
     def roll(self) -> Roll:
         """For the detector; after `open`."""
         ...
+
+
+def detectable(backend: Backend, store: str) -> Detectable:
+    if not isinstance(backend, Detectable):
+        raise Unsupported(
+            f"{store} has no use for crash_grace and `holdfast sentinel`: it frees what a dead "
+            f"client holds by itself, or cannot tell that it died. {WATCHED} can"
+        )
+    return backend

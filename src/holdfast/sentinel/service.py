@@ -19,8 +19,9 @@ from typing import Any
 
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
-from holdfast.core.presence import WATCHED, Detectable, Suspect, grace_of
-from holdfast.errors import HoldfastError, LeaseLost, Unavailable, Unsupported
+from holdfast.core.names import shown
+from holdfast.core.presence import Detectable, Suspect, detectable, grace_of
+from holdfast.errors import HoldfastError, LeaseLost, Unavailable
 from holdfast.ports.thread import drive
 from holdfast.sentinel.detector import Detector
 from holdfast.sync import Lease, Locks, connect
@@ -78,7 +79,7 @@ class Sentinel:
         """For ever; ends by an exception only."""
         failures = 0
         with _connect(self._url) as locks:
-            backend = _detectable(locks._current)
+            backend = detectable(locks._current.backend, "this store")
             lock = locks.lock(NAME, ttl=TTL)
             self._say("standby", why="waiting to lead")
             while True:
@@ -144,14 +145,13 @@ class Sentinel:
             self._say(event, why=why)
             return
         info, grace = suspect.info, grace_of(suspect.presence)
-        label = f" ({info['label']})" if info.get("label") else ""
         self._report(
             Event(
                 round(time.time(), 3),
                 event,
                 suspect.name,
                 suspect.id,
-                f"{info.get('host', '?')}:{info.get('pid', '?')}{label}",
+                shown(info),
                 suspect.presence,
                 None if math.isinf(grace) else grace,
                 absent,
@@ -167,7 +167,7 @@ def status(url: str | None) -> dict[str, Any]:
     """Who leads, who stands by, and the leader's counters (None: there are none to be seen)."""
     with _connect(url) as locks:
         engine = locks._current
-        _detectable(engine)
+        detectable(engine.backend, "this store")
         running = [info for info in locks._inspect(NAME, exact=True) if info.name == NAME]
         limit = engine.port.now() + engine.request_timeout
         there = engine.backend.capabilities.cells
@@ -186,13 +186,3 @@ def status(url: str | None) -> dict[str, Any]:
 
 def _connect(url: str | None) -> Locks:
     return connect(url, crash_grace=0)  # whatever the URL, which is the clients', says
-
-
-def _detectable(engine: Engine) -> Detectable:
-    backend = engine.backend
-    if not isinstance(backend, Detectable):
-        raise Unsupported(
-            "this store has no use for a crash detector: it frees what a dead client holds by "
-            f"itself, or cannot tell that it died. {WATCHED} can"
-        )
-    return backend

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
 from holdfast.core.options import seconds
+from holdfast.core.stores import ALL_KINDS, CELLS
 from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Unknown
 
@@ -54,15 +55,14 @@ def need(capabilities: Capabilities, tool: str, *modes: Mode, fencing: bool = Fa
     """Refuse before anything is asked of a store that cannot do it."""
     if not capabilities.cells:
         raise Unsupported(
-            f"{tool} needs a store that keeps values, and this backend does not; redis://, "
-            "etcd://, zk://, sqlite:// and SQL with strategy=row do"
+            f"{tool} needs a store that keeps values, and this backend does not; {CELLS} do"
         )
     for mode in modes:
         if mode not in capabilities.modes:
             reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
             raise Unsupported(
                 f"{tool} needs {mode.value} claims, which this backend has not{reason}; "
-                "memory:// and `docs/backends` have them"
+                f"{ALL_KINDS} have them"
             )
         if fencing and mode not in capabilities.fencing:
             raise Unsupported(f"{tool} needs fencing tokens, and this backend gives none")
