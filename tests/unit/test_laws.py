@@ -194,7 +194,7 @@ def test_a_loss_is_seen_without_a_keeper(lab: Lab) -> None:
     early = ended.done
     lab.pass_time(2)
     assert (early, ended.done) == (False, True)
-    assert hold.lost
+    assert hold.end == "its time ran out without a renewal"  # as the keeper would have said it
     assert len(lab.losses) == 1
 
 

@@ -31,8 +31,8 @@ def test_validity_counts_from_before_the_request_and_loses_the_drift() -> None:
         (SENT + 9.999, Sleep(SENT + 10)),
         (SENT + 10, Renew()),
         (SENT + 29.999, Renew()),
-        (SENT + 30, Lose("its time ran out 0.000 s ago without a renewal")),
-        (SENT + 31.5, Lose("its time ran out 1.500 s ago without a renewal")),
+        (SENT + 30, Lose("its time ran out without a renewal")),
+        (SENT + 31.5, Lose("its time ran out without a renewal, 1.5 s ago")),
     ],
 )
 def test_what_to_do_when(now: float, step: Step) -> None:

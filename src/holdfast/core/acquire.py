@@ -90,8 +90,7 @@ class Engine:
             now = self.port.now()
             for each in hold.together or (hold,):
                 if now >= each.until:
-                    late = now - each.until
-                    self.keeper.lose(each, f"its time ran out {late:.3f} s ago", gone=False)
+                    self.keeper.lose(each, each.ran_out(now), gone=False)
 
     def over(self, hold: Hold) -> HoldfastError:
         """What to raise to somebody who relies on a hold that has ended."""

@@ -97,10 +97,16 @@ class LeaseState:
 
     def step(self, now: float) -> Step:
         if now >= self.until:
-            return Lose(f"its time ran out {now - self.until:.3f} s ago without a renewal")
+            return Lose(self.ran_out(now))
         if now >= self.renew_at:
             return RENEW
         return Sleep(self.due)
+
+    def ran_out(self, now: float) -> str:
+        """Why it is lost, from its deadline on: whoever notices says the same."""
+        late = now - self.until
+        ago = f", {late:.1f} s ago" if late >= 0.1 else ""
+        return f"its time ran out without a renewal{ago}"
 
     def renewed(self, sent: float, until: float, random: float) -> None:
         """The store agreed to a renewal that left at `sent`."""
