@@ -11,13 +11,13 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from holdfast.backends import find
-from holdfast.backends.url import Option, found
+from holdfast.backends import BackendFactory, find
+from holdfast.backends.url import Option, Url, found
 from holdfast.core.acquire import Engine
 from holdfast.core.backend import Backend, Swept, Tabular
 from holdfast.core.names import checked_metadata
@@ -53,15 +53,8 @@ class Client:
     """The part of a client that needs no waiting."""
 
     def __init__(self, url: Any, options: Mapping[str, Any], port: Callable[[], Port]) -> None:
-        if url == "":
-            raise Misconfigured(
-                "the URL is empty: leave it out for the embedded default, or name a store"
-            )
-        if url is None:
-            url = os.environ.get("HOLDFAST_URL") or EMBEDDED
         options = dict(options)
-        self._url = found(url, options.pop("connection", None))
-        factory = find(self._url.scheme)
+        self._url, factory = _chosen(url, options.pop("connection", None))
         if self._url.source is not None and not getattr(factory, "adopts", False):
             raise Misconfigured(f"{self._url.scheme}:// makes its connections by itself")
         if self._url.logins and not getattr(factory, "logins", False):
@@ -69,7 +62,9 @@ class Client:
                 f"{self._url}: {self._url.scheme}:// has one user and password for all hosts, said "
                 "before the first of them"
             )
-        values = self._url.options((*CLIENT_OPTIONS, *factory.options), options)
+        declared = (*CLIENT_OPTIONS, *factory.options)
+        _check_for_a_client([*self._url.query, *options], declared)
+        values = self._url.options(declared, options)
         self._timeout = seconds("request_timeout", values["request_timeout"], "a day at most")
         if self._timeout > 86400:
             raise Misconfigured(f"request_timeout={self._timeout:g}: a day at most")
@@ -155,6 +150,29 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self._url}>"
+
+
+def _chosen(url: Any, connection: Any) -> tuple[Url, BackendFactory]:
+    """The store that is meant, and who speaks to it."""
+    if url == "":
+        raise Misconfigured(
+            "the URL is empty: leave it out for the embedded default, or name a store"
+        )
+    named = os.environ.get("HOLDFAST_URL") if url is None else None
+    try:
+        chosen = found(named or (EMBEDDED if url is None else url), connection)
+        return chosen, find(chosen.scheme)
+    except Misconfigured as error:
+        if named:
+            raise Misconfigured(f"{error} (from HOLDFAST_URL)") from error
+        raise
+
+
+def _check_for_a_client(given: Sequence[str], declared: Sequence[Option]) -> None:
+    known = {option.name for option in declared}
+    for name in given:
+        if name in LockOptions.__annotations__ and name not in known:
+            raise Misconfigured(f"{name!r} is an option of a lock: locks.lock(name, {name}=...)")
 
 
 def _checked_grace(value: Any) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import enum
 import math
+import pathlib
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -39,9 +40,13 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "ttl beyond floats": (lambda c: c.lock("x", ttl=10**400), "ttl=inf"),
     "ttl as text": (lambda c: c.lock("x", ttl="30"), "number of seconds"),  # type: ignore[arg-type]
     "ttl as a switch": (lambda c: c.lock("x", ttl=True), "number of seconds, not bool"),
-    "timeout NaN": (lambda c: c.lock("x", timeout=math.nan), "timeout is NaN"),
+    "timeout NaN": (lambda c: c.lock("x", timeout=math.nan), "timeout=nan: say -1"),
+    "timeout None": (
+        lambda c: c.lock("x", timeout=None),  # type: ignore[arg-type]
+        "timeout=None: say -1 to wait for ever",
+    ),
     "timeout -2": (lambda c: c.lock("x", timeout=-2), "timeout=-2: say -1"),
-    "acquire NaN": (lambda c: c.lock("x").acquire(timeout=math.nan), "timeout is NaN"),
+    "acquire NaN": (lambda c: c.lock("x").acquire(timeout=math.nan), "timeout=nan"),
     "acquire 5": (lambda c: c.lock("x").acquire(5), r"acquire\(timeout=5\)"),  # type: ignore[arg-type]
     "cancel_on_lost without asyncio": (
         lambda c: c.lock("x", cancel_on_lost=True),  # type: ignore[call-arg]
@@ -84,6 +89,14 @@ REFUSED: dict[str, tuple[Call, str]] = {
         "needs an argument 'user_id', but .* has: user",
     ),
     "template that is no format": (lambda c: c.locked("{")(lambda: 0), "not a format"),
+    "multi of one list": (
+        lambda c: c.multi(["a", "b"]),  # type: ignore[arg-type]
+        r"locks\.multi\(\*names\)",
+    ),
+    "multi of a generator": (
+        lambda c: c.multi(name for name in "ab"),  # type: ignore[arg-type]
+        r"locks\.multi\(\*names\)",
+    ),
     "evict nothing": (lambda c: c.evict(""), "needs a name"),
     "inspect a number": (lambda c: c.inspect(5), "text, not int"),  # type: ignore[arg-type]
 }
@@ -124,6 +137,10 @@ BAD_URLS: dict[str, tuple[str, str]] = {
         "memory://x?request_timeuot=3",
         "has no option 'request_timeuot'; did you mean 'request_timeout'",
     ),
+    "zookeeper": ("zookeeper://h", r"Did you mean zk://\?"),
+    "path": ("/tmp/x.db", r"A file is for SQLite: sqlite:///tmp/x\.db"),
+    "relative path": ("locks.db", "A file is for SQLite"),
+    "option of a lock": ("memory://x?ttl=5", r"'ttl' is an option of a lock: locks\.lock\("),
     "option of another kind": ("memory://x?request_timeout=soon", "not a number"),
     "option given twice": ("memory://x?label=a&label=b", "'label' is given twice"),
     "request_timeout 0": ("memory://x?request_timeout=0", "positive, finite"),
@@ -182,6 +199,54 @@ def test_keyword_options_are_checked_like_those_of_the_url() -> None:
         holdfast.connect("memory://", lable="x")
     with pytest.raises(Misconfigured, match="number of seconds, not str"):
         holdfast.connect("memory://", request_timeout="abc")
+
+
+def test_an_option_of_a_lock_is_none_of_a_client() -> None:
+    with pytest.raises(Misconfigured, match=r"locks\.lock\(name, ttl=\.\.\.\)"):
+        holdfast.connect("memory://", ttl=5)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [(object(), "; not an object$"), (pathlib.Path("/tmp/x.db"), r"sqlite:///tmp/x\.db$")],
+)
+def test_what_names_no_store(source: object, message: str) -> None:
+    with pytest.raises(Misconfigured, match=message):
+        holdfast.connect(source)
+
+
+LONG = "n" * 3000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.lock(LONG),
+        lambda c: c.lock("x", **{LONG: 1}),
+        lambda c: c.locked("{" + LONG)(lambda: 0),
+        lambda c: c.locked("{" + LONG + "}")(lambda: 0),
+        lambda c: c.semaphore("x", LONG),
+        lambda c: c.latch("x", LONG),
+        lambda c: holdfast.connect(LONG + "://"),
+        lambda c: holdfast.connect(LONG),
+    ],
+)
+def test_what_is_long_is_not_repeated_in_full(locks: Locks, call: Call) -> None:
+    with pytest.raises(Misconfigured) as caught:
+        call(locks)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_bad_url_of_the_environment_says_where_it_is_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for bad in ("foo", "gopher://x"):
+        monkeypatch.setenv("HOLDFAST_URL", bad)
+        with pytest.raises(Misconfigured, match=r"\(from HOLDFAST_URL\)$"):
+            holdfast.connect()
+        with pytest.raises(Misconfigured) as caught:
+            holdfast.connect("bar")
+        assert "HOLDFAST_URL" not in str(caught.value)
 
 
 def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_good_options(options: dict[str, Any], field: str, value: Any) -> None:
         ({"renew": 30.0}, "not shorter than ttl=30"),
         ({"renew": 0}, "renew=0 must be"),
         ({"renew": math.nan}, "renew=nan"),
-        ({"timeout": math.nan}, "NaN"),
+        ({"timeout": math.nan}, "nan"),
         ({"timeout": -2}, "say -1"),
         ({"timeout": "1"}, "not str"),
         ({"fair": 1}, "True or False"),

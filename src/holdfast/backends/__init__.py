@@ -51,6 +51,9 @@ _registry: dict[str, Entry] = {
 }
 
 
+OTHER_NAMES = {"zookeeper": "zk", "valkey": "redis"}
+"""What others call it, where that is not spelt alike."""
+
 # A child that was forked while a thread imported a module would wait for that thread for ever. The
 # hooks are calls in C, which Ctrl-C cannot come between.
 _importing = threading.RLock()
@@ -85,10 +88,11 @@ def schemes() -> list[str]:
 def find(scheme: str) -> BackendFactory:
     entry = _registry.get(scheme)
     if entry is None:
-        close = difflib.get_close_matches(scheme, _registry, n=1, cutoff=0.5)
+        meant = OTHER_NAMES.get(scheme)
+        close = [meant] if meant else difflib.get_close_matches(scheme[:80], _registry, 1, 0.5)
         hint = f" Did you mean {close[0]}://?" if close else ""
         known = ", ".join(f"{name}://" for name in schemes())
-        raise Misconfigured(f"no backend speaks {scheme}://.{hint} This version has: {known}")
+        raise Misconfigured(f"no backend speaks {scheme:.80}://.{hint} This version has: {known}")
     module, _, name = entry.target.partition(":")
     try:
         with _importing:

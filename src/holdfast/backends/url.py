@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +30,9 @@ SCHEMES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 CLIENTS = {"psycopg": "postgresql", "pymysql": "mysql", "aiomysql": "mysql"}
 """Whose `connect` it is -> our scheme."""
+
+FILE = ". A file is for SQLite: sqlite:///tmp/x.db"
+LIKE_A_FILE = re.compile(r"^[./~]|\.(db|sqlite3?)$")
 
 SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
@@ -124,6 +129,7 @@ def parse(text: str) -> Url:
     if not separator or not scheme:
         raise Misconfigured(
             f"{_shorn(text)!r} is not a URL; a store is named like memory:// or redis://host:6379/0"
+            f"{FILE if LIKE_A_FILE.search(text) else ''}"
         )
     if "\0" in unquote(rest):
         raise Misconfigured(
@@ -216,9 +222,10 @@ def found(source: Any, connection: Callable[[], Any] | None) -> Url:
             "which database does this function connect to? Say it by a URL: "
             'connect("postgresql://?strategy=row", connection=function)'
         )
+    kind, file = type(source).__name__, isinstance(source, os.PathLike)
     raise Misconfigured(
-        f"connect() takes a URL, an SQLAlchemy engine, or a function that connects; not a "
-        f"{type(source).__name__}"
+        "connect() takes a URL, an SQLAlchemy engine, or a function that connects; not "
+        f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}{FILE if file else ''}"
     )
 
 

@@ -66,12 +66,12 @@ def check_known(given: Mapping[str, Any], known: type) -> None:
     """A misspelt option is an error that names the nearest, never silently ignored."""
     for option in given:
         if option not in known.__annotations__:
-            close = difflib.get_close_matches(option, known.__annotations__, n=1)
+            close = difflib.get_close_matches(option[:80], known.__annotations__, n=1)
             every = ", ".join(known.__annotations__)
             hint = f"did you mean {close[0]!r}?" if close else f"known are: {every}"
             if option == "cancel_on_lost":
                 hint = "only asyncio can cancel a body; here, look at lease.held, or use on_lost"
-            raise Misconfigured(f"a lock has no option {option!r}; {hint}")
+            raise Misconfigured(f"a lock has no option {option!r:.80}; {hint}")
 
 
 def new_owner() -> str:
@@ -155,11 +155,10 @@ def checked_callback(on_lost: Any) -> None:
 
 def checked_timeout(timeout: Any) -> float:
     """-1 for ever, 0 not at all, else seconds."""
-    number = _number("timeout", timeout)
-    if math.isnan(number):
-        raise Misconfigured("timeout is NaN: say -1 to wait for ever, 0 not to wait")
-    if number < 0 and number != -1:
-        raise Misconfigured(f"timeout={number:g}: say -1 to wait for ever, 0 not to wait")
+    number = math.nan if timeout is None else _number("timeout", timeout)
+    if math.isnan(number) or (number < 0 and number != -1):
+        given = "None" if timeout is None else f"{number:g}"
+        raise Misconfigured(f"timeout={given}: say -1 to wait for ever, 0 not to wait")
     return -1.0 if math.isinf(number) else number
 
 
@@ -179,7 +178,7 @@ def _renew_every(renew: Any, ttl: float) -> float | None:
 
 def _permits(what: str, value: Any, limit: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Misconfigured(f"{what}={value!r}: a semaphore counts whole permits, 1 or more")
+        raise Misconfigured(f"{what}={value!r:.80}: a semaphore counts whole permits, 1 or more")
     if value > MAX_PERMITS:
         raise Misconfigured(f"{what}: at most {MAX_PERMITS}")
     if limit is not None and isinstance(limit, int) and value > limit >= 1:

@@ -34,14 +34,14 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
         fields = list(_fields(template))
     except ValueError as error:
         raise Misconfigured(
-            f"the lock name {template!r} is not a format ({error}); write {{{{ for a brace"
+            f"the lock name {template!r:.80} is not a format ({error}); write {{{{ for a brace"
         ) from None
     for field in fields:
         argument = field.partition(".")[0].partition("[")[0]
         if argument not in signature.parameters:
             known = ", ".join(signature.parameters) or "no arguments"
             raise Misconfigured(
-                f"the lock name {template!r} needs an argument {argument!r}, but "
+                f"the lock name {template!r:.80} needs an argument {argument!r:.80}, but "
                 f"{getattr(function, '__qualname__', function)}() has: {known}"
             )
     if not fields:

@@ -15,8 +15,9 @@ Partners: `core/acquire.py`, which takes each of them; `skins/*/multi.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from holdfast.core.acquire import Acquisition, Engine
 from holdfast.core.backend import Together
@@ -37,10 +38,12 @@ LOST_IN_TAKING = 3
 """So often one may be lost before the last is had, until that is said."""
 
 
-def sorted_names(names: Sequence[str]) -> list[str]:
+def sorted_names(names: Sequence[Any]) -> list[str]:
     """Each once, in the order in which everybody takes them."""
     if not names:
         raise Misconfigured('multi() needs at least one name: locks.multi("a", "b")')
+    if isinstance(names[0], Iterable) and not isinstance(names[0], str | bytes):
+        raise Misconfigured("multi() takes the names one by one: locks.multi(*names)")
     unique = sorted({checked_name(name) for name in names})
     if len(unique) > MOST:
         raise Misconfigured(
