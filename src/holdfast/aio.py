@@ -13,8 +13,8 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from holdfast.client import PATIENCE
 from holdfast.core.acquire import Engine
 from holdfast.core.names import checked_name, checked_prefix
-from holdfast.core.options import Want, check_known
-from holdfast.core.template import check_template, namer
+from holdfast.core.options import Want, awaits, check_known
+from holdfast.core.template import check_template, namer, title
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.asyncio import AsyncioPort
@@ -110,12 +110,12 @@ class Locks(Tools):
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             if inspect.isasyncgenfunction(function):
                 raise Misconfigured(
-                    f"{function.__qualname__} is an async generator: its body would run after the "
+                    f"{title(function)} is an async generator: its body would run after the "
                     "lock was released. Use `async with locks.lock(...)` inside it"
                 )
-            if not inspect.iscoroutinefunction(function):
+            if not awaits(function):
                 raise Misconfigured(
-                    f"{function.__qualname__} is not a coroutine function: decorate it with "
+                    f"{title(function)} is not a coroutine function: decorate it with "
                     "`locked` of a client from holdfast.connect()"
                 )
             name_for = namer(template, function)

@@ -140,7 +140,16 @@ class Client:
         return await engine.store.sweep(idle, engine.port.now() + patience)
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
-        return want(name, mode, options, self.capabilities, permits=permits, limit=limit)
+        engine = self._current
+        return want(
+            name,
+            mode,
+            options,
+            engine.backend.capabilities,
+            permits=permits,
+            limit=limit,
+            asynchronous=engine.port.asynchronous,
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.client import PATIENCE
 from holdfast.core.names import checked_name, checked_prefix
-from holdfast.core.options import LockOptions, Want, check_known
-from holdfast.core.template import check_template, namer
+from holdfast.core.options import LockOptions, Want, awaits, check_known
+from holdfast.core.template import check_template, namer, title
 from holdfast.errors import Misconfigured
 from holdfast.ports import clock
 from holdfast.ports.thread import ThreadPort, drive
@@ -98,14 +98,14 @@ class Locks(Tools):
         check_template(template)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function):
+            if awaits(function):
                 raise Misconfigured(
-                    f"{function.__qualname__} is a coroutine function: decorate it with "
+                    f"{title(function)} is a coroutine function: decorate it with "
                     "`locked` of a client from holdfast.aio.connect()"
                 )
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 raise Misconfigured(
-                    f"{function.__qualname__} is a generator: its body would run after the lock "
+                    f"{title(function)} is a generator: its body would run after the lock "
                     "was released. Use `with locks.lock(...)` inside it"
                 )
             name_for = namer(template, function)

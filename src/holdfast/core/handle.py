@@ -115,8 +115,8 @@ class Handle:
 
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call back once if the lease is lost; at once if it already was."""
-        checked_callback(callback)
         engine = self._engine
+        checked_callback(callback, engine.port.asynchronous)
         engine.port.prepare_call()
         self._hold.listen(self._share, callback, engine.port)
         engine.check_deadline(self._hold)  # which calls, if it was over and nobody had noticed

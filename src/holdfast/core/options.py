@@ -7,6 +7,7 @@ made; `Want` is the checked result, from which every acquire makes its claim.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -19,8 +20,8 @@ from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
 
 __all__ = [
-    "MAX_TTL", "LockOptions", "Want", "check_known", "checked_callback", "checked_timeout",
-    "new_owner", "seconds", "want",
+    "MAX_TTL", "LockOptions", "Want", "awaits", "check_known", "checked_callback",
+    "checked_timeout", "new_owner", "seconds", "want",
 ]  # fmt: skip
 
 _unguessable = secrets.SystemRandom().randbytes
@@ -116,6 +117,7 @@ def want(
     *,
     permits: int = 1,
     limit: int = 1,
+    asynchronous: bool = True,
 ) -> Want:
     ttl = seconds("ttl", options.get("ttl", 30.0), "a lease must end some day, and not at once")
     if mode not in capabilities.modes:
@@ -127,7 +129,7 @@ def want(
         )
     on_lost = options.get("on_lost")
     if on_lost is not None:
-        checked_callback(on_lost)
+        checked_callback(on_lost, asynchronous)
     reentrant = _switch("reentrant", options.get("reentrant", False))
     if reentrant and mode is Mode.PERMITS:
         raise Misconfigured(
@@ -148,9 +150,20 @@ def want(
     )
 
 
-def checked_callback(on_lost: Any) -> None:
+def checked_callback(on_lost: Any, asynchronous: bool) -> None:
     if not callable(on_lost):
         raise Misconfigured(f"on_lost must be callable, not {type(on_lost).__name__}")
+    if not asynchronous and awaits(on_lost):
+        raise Misconfigured(
+            "on_lost is a coroutine function, which nobody would await here: it belongs to a "
+            "client from holdfast.aio.connect()"
+        )
+
+
+def awaits(function: Callable[..., Any]) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - asked what it is, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def checked_timeout(timeout: Any) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core.names import checked_name
 from holdfast.errors import Misconfigured
 
-__all__ = ["check_template", "namer"]
+__all__ = ["check_template", "namer", "title"]
 
 
 def check_template(template: object) -> None:
@@ -42,7 +42,7 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
             known = ", ".join(signature.parameters) or "no arguments"
             raise Misconfigured(
                 f"the lock name {template!r:.80} needs an argument {argument!r:.80}, but "
-                f"{getattr(function, '__qualname__', function)}() has: {known}"
+                f"{title(function)}() has: {known}"
             )
     if not fields:
         name = checked_name(template.format())
@@ -54,6 +54,11 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
         return template.format(**bound.arguments)
 
     return name_for
+
+
+def title(function: Callable[..., Any]) -> str:
+    """What a message calls it."""
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _fields(template: str) -> Iterator[str]:

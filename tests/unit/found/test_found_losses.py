@@ -65,6 +65,31 @@ def test_an_outside_cancel_wins_over_a_loss() -> None:
 
 
 @pytest.mark.req("B2")
+def test_a_coroutine_function_that_is_told_of_a_loss_is_awaited() -> None:
+    class Watcher:
+        async def __call__(self, loss: LeaseLost) -> None:
+            await self.method(loss)
+
+        async def method(self, loss: LeaseLost) -> None:
+            await asyncio.sleep(0)
+            told.put_nowait(loss.name)
+
+    async def main() -> None:
+        async with aio.connect(url()) as locks:
+            lease = await locks.lock("x", on_lost=Watcher()).acquire()
+            assert lease
+            lease.on_lost(Watcher().method)
+            await locks.evict("x")
+            with pytest.raises(LeaseLost):
+                await lease.renew()
+            names = [await asyncio.wait_for(told.get(), PATIENCE) for _ in range(2)]
+            assert names == ["x", "x"]
+
+    told: asyncio.Queue[str] = asyncio.Queue()
+    asyncio.run(main())
+
+
+@pytest.mark.req("B2")
 def test_a_loss_the_body_did_not_notice_cancels_nothing_later() -> None:
     async def main() -> None:
         async with aio.connect(url()) as locks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -147,7 +148,13 @@ class Election:
             finished: list[R] = []
             try:
                 async with self._seat(value) as leadership:
-                    result = await function(leadership)
+                    coming = function(leadership)
+                    if not inspect.isawaitable(coming):  # whatever its type says
+                        raise Misconfigured(
+                            "run_when_leader wants a coroutine function here: a plain one belongs "
+                            "to a client from holdfast.connect(), and would stop this event loop"
+                        )
+                    result = await coming
                     if not leadership.lost.is_set():
                         finished.append(result)  # whatever becomes of the lead after it
             except LeaseLost as loss:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.core.acquire import Engine
 from holdfast.core.guard import Guard
 from holdfast.core.handle import Taking
-from holdfast.core.options import Want, checked_timeout
+from holdfast.core.options import Want, awaits, checked_timeout
 from holdfast.errors import LeaseLost, Misconfigured
 from holdfast.ports.thread import drive
 from holdfast.skins.thread.lock import Acquirable, Lease
@@ -141,8 +141,11 @@ class Election:
         lost; what it returns while we lead is returned, after we have resigned. `Unavailable` if
         the store is away when we stand in line. A thread cannot be stopped from outside: let the
         function look at `leadership.held` or `.lost`."""
-        if not callable(function):
-            raise Misconfigured("run_when_leader wants a function that takes the leadership")
+        if not callable(function) or awaits(function):
+            raise Misconfigured(
+                "run_when_leader wants a function that takes the leadership; a coroutine function "
+                "belongs to a client from holdfast.aio.connect()"
+            )
         while True:
             finished: list[R] = []
             try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.core.handle import refused
-from holdfast.core.options import checked_timeout
+from holdfast.core.options import awaits, checked_timeout
 from holdfast.errors import Misconfigured
 from holdfast.ports.thread import drive
 from holdfast.skins.thread.lock import Acquirable, Lease
@@ -69,7 +68,7 @@ class Once(Generic[T]):
     """A value that one computes and everybody reads."""
 
     def __init__(self, client: Locks, recipe: once.Recipe, compute: Callable[[], T]) -> None:
-        if not callable(compute) or inspect.iscoroutinefunction(compute):
+        if not callable(compute) or awaits(compute):
             raise Misconfigured(
                 "compute is a function without arguments that returns the value; a coroutine "
                 "function belongs to a client from holdfast.aio.connect()"
