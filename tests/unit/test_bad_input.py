@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import enum
-import functools
 import math
 import pathlib
 import pickle
@@ -362,43 +361,6 @@ def test_what_belongs_to_this_process_says_so(locks: Locks, copied: Call) -> Non
 def test_a_callback_that_is_none(locks: Locks) -> None:
     with locks.lock("x") as lease, pytest.raises(Misconfigured, match="callable, not int"):
         lease.on_lost(5)  # type: ignore[arg-type]
-
-
-class Callback:
-    async def __call__(self, error: Any) -> None: ...
-
-    async def method(self, error: Any) -> None: ...
-
-
-@pytest.mark.parametrize(
-    "callback", [Callback(), Callback().method, functools.partial(Callback.method, Callback())]
-)
-def test_a_coroutine_function_where_nobody_would_await_it(locks: Locks, callback: Any) -> None:
-    """It was called, and its coroutine thrown away."""
-    aiming = r"holdfast\.aio\.connect"
-    with pytest.raises(Misconfigured, match=aiming):
-        locks.lock("x", on_lost=callback)
-    with pytest.raises(Misconfigured, match=aiming):
-        locks.election("x", on_lost=callback)
-    with locks.lock("x") as lease, pytest.raises(Misconfigured, match=aiming):
-        lease.on_lost(callback)
-    with pytest.raises(Misconfigured, match=aiming):
-        locks.election("x").run_when_leader(callback)
-    with pytest.raises(Misconfigured, match=aiming):
-        locks.once("x", 1.0, callback)
-    with pytest.raises(Misconfigured, match=aiming):
-        locks.locked("x")(callback)
-    assert locks.inspect() == []
-
-
-def test_a_plain_function_where_it_would_be_awaited() -> None:
-    async def main() -> None:
-        async with aio.connect("memory://bad-input") as locks:
-            with pytest.raises(Misconfigured, match=r"holdfast\.connect"):
-                await locks.election("x").run_when_leader(lambda leadership: 5)  # type: ignore[arg-type, return-value]
-            assert await locks.inspect() == []
-
-    asyncio.run(main())
 
 
 def test_a_label_that_is_none() -> None:

@@ -194,6 +194,9 @@ class FakePort:
     def task(self, main: Any, farewell: Any, name: str) -> Any:
         raise AssertionError("nothing here runs in the background")
 
+    def waits(self) -> None:
+        raise AssertionError("nothing here waits")
+
     def prepare_call(self) -> None:
         raise AssertionError("nothing here calls back")
 

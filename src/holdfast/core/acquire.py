@@ -21,7 +21,7 @@ from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
 from holdfast.core.port import Port
-from holdfast.core.reentry import Reentry
+from holdfast.core.reentry import Reentry, in_its_own_way
 from holdfast.core.stores import DOWNGRADING
 from holdfast.core.vouching import Vouched
 from holdfast.core.waiting import Waiting, ask
@@ -33,7 +33,6 @@ from holdfast.errors import (
     NotHeld,
     Unavailable,
     Unsupported,
-    WouldDeadlock,
 )
 from holdfast.types import AlreadyLost, Busy, Grant, Lost, Mode, Released, Renewed, Unknown
 
@@ -83,6 +82,11 @@ class Engine:
         else:
             trusted = hold.trusted(port.now())
         return trusted and hold.incarnation == port.incarnation()
+
+    def own(self, want: Want) -> Hold | None:
+        """What the calling thread or task has of this name, and would wait for in vain."""
+        holds = list(self.keeper._holds.values())
+        return in_its_own_way(holds, want, self.port.context())
 
     def check_deadline(self, hold: Hold) -> None:
         """Notice a deadline that passed, whether or not the keeper is alive to notice it."""
@@ -289,6 +293,9 @@ class Acquisition:
             self.engine.keeper.drop(self.entered, self)
         self.engine.keeper.abandon(self.claim)
 
+    def own(self) -> Hold | None:
+        return self.engine.own(self.want)
+
     def begin(self) -> bool:
         """Announce the claim before the store hears of it; False if it must not any more."""
         engine, keeper = self.engine, self.engine.keeper
@@ -322,7 +329,7 @@ class Acquisition:
             if hold is not None:
                 return hold
         if blocking and want.mode is Mode.EXCLUSIVE and engine.reentry.readers:
-            self._check_upgrade()
+            engine.reentry.check_upgrade(want.name, engine.port.context())
         if not self.begin():
             await self.refuse()
         deadline = deadline_of(engine.port, timeout) if blocking else math.inf
@@ -363,16 +370,6 @@ class Acquisition:
                 if want.mode is Mode.SHARED:
                     engine.reentry.reads(hold, port.context())
         return hold
-
-    def _check_upgrade(self) -> None:
-        engine, name = self.engine, self.want.name
-        if engine.reentry.reading(name, engine.port.context()):
-            raise WouldDeadlock(
-                f"this thread or task reads {name!r}, and to write it would wait for itself. Two "
-                "that did so would wait for one another, so there is no upgrade: release it, "
-                "acquire to write, and look again at what was read. (Somebody else will release "
-                "it? Then detach() it first)"
-            )
 
     async def _reenter(self) -> Hold | None:
         """The hold this thread or task already has of this name, if it can be relied on."""

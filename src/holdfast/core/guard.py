@@ -37,6 +37,11 @@ class Guard:
         # Handed on, so that the frame of an asynchronous exit keeps it alive until it is done.
         return self.entered._exit(lease, kind, error, trace, self)
 
+    @property
+    def _taker(self) -> object:
+        """The thread or task that is inside."""
+        return None if self.lease is None else self.lease._taker
+
     def watch(self, lease: Any) -> None:
         """From now on this statement is inside the lease."""
         self.lease = lease

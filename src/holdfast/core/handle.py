@@ -15,6 +15,7 @@ from holdfast.core.acquire import Engine
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.options import Want, checked_callback, checked_timeout
+from holdfast.core.reentry import advice
 from holdfast.core.stores import GUARDS
 from holdfast.errors import AcquireTimeout, LeaseLost, Misconfigured, NotHeld, Unsupported
 from holdfast.types import Busy, Mode, TxnGuard
@@ -45,13 +46,20 @@ class Taking(Protocol):
 
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy: ...
 
+    def own(self) -> Hold | None:
+        """What the calling thread or task has itself, and therefore would wait for in vain."""
+        ...
+
     def abandon(self) -> None: ...
 
 
 class Handle:
     """A lease, as far as it can be looked at without waiting."""
 
-    __slots__ = ("__weakref__", "_coming", "_done", "_engine", "_hold", "_keyring", "_share")
+    __slots__ = (
+        "__weakref__", "_coming", "_done", "_engine", "_hold", "_keyring", "_share", "_taker"
+    )  # fmt: skip
+    _taker: object  # the thread or task that took it, and has not passed it on
 
     def __init__(self, acquisition: Taking, hold: Hold, keyring: Keyring[Any]) -> None:
         self._done = False
@@ -125,6 +133,7 @@ class Handle:
         """The thread or task that took it has it no longer: another may. Needed for reentrant
         locks, and if the one that passes on a shared lease will ask to write."""
         hold, port = self._hold, self._engine.port
+        self._taker = None
         if hold.incarnation == port.incarnation():  # else the mutex may be one of the parent's
             with port.mutex():
                 hold.forget()
@@ -276,7 +285,7 @@ class Keyring(Generic[H]):
 
     def _keep(self, lease: H, entering: bool, coming: weakref.ref[Guard] | None) -> None:
         """From here on the lock object keeps the lease alive, and a `with` is watched."""
-        context = self._context()
+        context = lease._taker = self._context()
         guard = None if coming is None else coming()
         if guard is not None:
             guard.watch(lease)
@@ -337,7 +346,12 @@ class Keyring(Generic[H]):
         return f"<{type(self).__name__} {self.name!r} ttl={self._want.ttl:g}>"
 
 
-def refused(want: Want, busy: Busy, timeout: float) -> AcquireTimeout:
+def refused(want: Want, busy: Busy, timeout: float, own: Hold | None = None) -> AcquireTimeout:
+    if own is not None:
+        vainly = f" for {timeout:g} s, while it waited for itself" if timeout > 0 else ""
+        return AcquireTimeout(
+            f"{want.name!r} was held by this very thread or task{vainly}. {advice(own, want)}"
+        )
     held = f"held by {busy.holder}" if busy.holder else "busy"
     ahead = f", {busy.ahead} in line before us" if busy.ahead else ""
     waited = f"for {timeout:g} s" if timeout > 0 else "at the moment (we did not wait)"

@@ -48,7 +48,9 @@ class Hold(LeaseState):
         "reads",
         "shares",
         "together",
+        "told",
     )
+    told: bool  # that its own thread or task waits for it, if that was said
 
     def __init__(
         self, grant: Grant, sent: float, renew_every: float | None, random: float, incarnation: int
@@ -101,6 +103,11 @@ class Hold(LeaseState):
         if ended is not None:
             ended.set()  # who waits on this lease looks again
         return True
+
+    def taken_by(self, context: object) -> bool:
+        """Whether this thread or task took one of its leases, and has not passed it on."""
+        alive = [ref() for ref in list((self.together or (self,))[0].guards)]
+        return any(guard is not None and guard._taker is context for guard in alive)
 
     def forget(self) -> None:
         """No longer to be entered again: it has ended, or was detached from its thread or task.

@@ -105,6 +105,9 @@ class Port(Protocol):
         `farewell` is run when the interpreter exits or the event loop shuts down before it ends."""
         ...
 
+    def waits(self) -> None:
+        """The caller begins to wait for a lock: what it holds up by that is logged, once."""
+
     def prepare_call(self) -> None:
         """Before somebody relies on `call`: `NoThread` if there could be nobody who calls."""
 

@@ -7,6 +7,7 @@ Partner: `core/acquire.py`, whose `Acquisition` this continues.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.backoff import pause
 from holdfast.core.hold import Hold
 from holdfast.core.options import new_owner
+from holdfast.core.reentry import advice
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Buried, Busy, Claim, Grant, Released, Unknown
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.core.acquire import Acquisition, Engine
 
 __all__ = ["Outcome", "Waiting", "ask"]
+
+log = logging.getLogger("holdfast")
 
 Outcome = Grant | Busy | Buried | Unknown | Unavailable
 
@@ -60,7 +64,7 @@ class Waiting:
 
     __slots__ = (
         "acquisition", "blocking", "deadline", "excused", "expired", "failing_since", "failures",
-        "in_line", "reason",
+        "in_line", "reason", "waited",
     )  # fmt: skip
 
     def __init__(self, acquisition: Acquisition, blocking: bool, deadline: float) -> None:
@@ -72,6 +76,7 @@ class Waiting:
         self.reason = ""  # why the store refused, if it did since it last answered
         self.expired = 0
         self.excused = False  # for a silence in which it was this process that was away
+        self.waited = False
         self.in_line = False  # the store has acknowledged our place, so it must be given up
 
     async def until_granted(self, result: Outcome, sent: float) -> Hold | Busy:
@@ -93,6 +98,8 @@ class Waiting:
                 if port.now() >= self.deadline or not self.blocking:
                     await self._leave()
                     return result
+                if not self.waited:
+                    self._caution()
                 busy = result
                 sent, outcome = await self._wait(busy)
                 if outcome is not None:
@@ -106,6 +113,23 @@ class Waiting:
             if engine.closed or engine.keeper.exiting or acquisition.given_up:
                 await acquisition.refuse()
             sent, result = await self._attempt()
+
+    def _caution(self) -> None:
+        """The wait begins. Say what it may hold up, and if it may have no end."""
+        self.waited = True
+        acquisition, port = self.acquisition, self.acquisition.engine.port
+        port.waits()
+        own = acquisition.own()
+        if own is not None and not getattr(own, "told", False):
+            own.told = True
+            log.warning(
+                "%r is waited for by the %s that has taken it: that ends when somebody else "
+                "releases the lease, or never. %s. (If the lease was passed on, say so by its "
+                "detach())",
+                acquisition.want.name,
+                "task" if port.asynchronous else "thread",
+                advice(own, acquisition.want),
+            )
 
     async def _wait(self, busy: Busy) -> tuple[float, Grant | Unavailable | None]:
         acquisition = self.acquisition

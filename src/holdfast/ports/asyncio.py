@@ -181,6 +181,9 @@ class AsyncioPort:
     def task(self, main: Main, farewell: Main, name: str) -> AsyncioTask:
         return AsyncioTask(self, main, farewell, name)
 
+    def waits(self) -> None:
+        """Only its own task."""
+
     def prepare_call(self) -> None:
         """The loop is there."""
 

@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -105,6 +106,7 @@ class ThreadPort:
     def __init__(self) -> None:
         self._mutex = threading.RLock()
         self._context = _Context()
+        self._cautioned = False
         self.now = clock.now
         self.random = random.random
         self.event = ThreadEvent
@@ -121,6 +123,15 @@ class ThreadPort:
 
     def task(self, main: Main, farewell: Main, name: str) -> ThreadTask:
         return ThreadTask(main, farewell, name)
+
+    def waits(self) -> None:
+        asyncio = sys.modules.get("asyncio")  # if it was imported: not by us
+        if asyncio and not self._cautioned and asyncio._get_running_loop() is not None:
+            self._cautioned = True
+            log.warning(
+                "a blocking client waits for a lock in a thread that runs an event loop: all tasks "
+                "of that loop stand still meanwhile. Use holdfast.aio there"
+            )
 
     def prepare_call(self) -> None:
         _callers.stand_by()

@@ -223,6 +223,8 @@ class WorldPort:
     def task(self, main: Main, farewell: Main, name: str) -> WorldTask:
         return WorldTask(self._host, main, name)
 
+    def waits(self) -> None: ...
+
     def prepare_call(self) -> None: ...
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:

@@ -73,6 +73,10 @@ class MultiAcquisition:
         for member in self.members:
             member.abandon()
 
+    def own(self) -> Hold | None:
+        """Of the one to blame."""
+        return self.engine.own(self.want)
+
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         port = self.engine.port
         if self.want.on_lost is not None:

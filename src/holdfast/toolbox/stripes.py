@@ -270,6 +270,10 @@ class AnyAcquisition:
         if self.member is not None:
             self.member.abandon()
 
+    def own(self) -> Hold | None:
+        """Another stripe will do."""
+        return None
+
     async def run(self, blocking: bool, timeout: float) -> Hold | Busy:
         port = self.engine.port
         if self.on_lost is not None:
@@ -299,6 +303,7 @@ class AnyAcquisition:
 
     async def _wait(self, busy: Busy, deadline: float) -> Hold | Busy:
         port, lines = self.engine.port, self.lines
+        port.waits()
         lines.join(self)
         while not await self.event.wait(min(deadline, port.now() + AGAIN)):
             if port.now() >= deadline:

@@ -158,7 +158,7 @@ class Acquirable(Keyring[L]):
             hold = drive(acquisition.run(blocking and timeout != 0, timeout))
             if isinstance(hold, Busy):
                 if entering:
-                    raise refused(acquisition.want, hold, timeout)
+                    raise refused(acquisition.want, hold, timeout, acquisition.own())
                 return None
             lease = self._lease(acquisition, hold, self)
             self._keep(lease, entering, coming)
