@@ -23,7 +23,7 @@ PUBLIC = ("holdfast", "holdfast.aio", "holdfast.testing")
 # the module and everything below it, with "=" for the module alone. Its own part is always allowed.
 ARROWS: dict[str, tuple[str, ...]] = {
     "holdfast": ("=holdfast.aio", "=holdfast.sync", "holdfast.errors", "holdfast.types",
-                 "=holdfast.backends", "=holdfast.core.options"),
+                 "=holdfast.backends", "=holdfast.core.options", "=holdfast.core.misuse"),
     "holdfast.errors": (),
     "holdfast.types": (),
     "holdfast.core": ("holdfast.types", "holdfast.errors"),

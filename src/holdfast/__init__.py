@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends import register, schemes
+from holdfast.core.misuse import no_attribute
 from holdfast.core.options import LockOptions
 from holdfast.errors import (
     AcquireTimeout,
@@ -107,7 +108,7 @@ if not TYPE_CHECKING:  # a checker that saw this would let any name pass
     def __getattr__(name: str) -> Any:
         """`holdfast.aio` when it is first asked for: asyncio is a third of the whole import."""
         if name != "aio":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise no_attribute(__name__, name, Locks)
         import importlib
 
         return importlib.import_module("holdfast.aio")

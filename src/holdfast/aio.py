@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.client import PATIENCE
 from holdfast.core.acquire import Engine
+from holdfast.core.misuse import no_attribute
 from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import Want, awaits, check_known
 from holdfast.core.template import check_template, namer, title
@@ -73,6 +74,12 @@ def connect(url: Any = None, **options: Any) -> Locks:
     It belongs to the event loop that first uses it. Best used as `async with`.
     """
     return Locks(url, options, AsyncioPort)
+
+
+if not TYPE_CHECKING:  # a checker that saw this would let any name pass
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name, Locks)
 
 
 class Locks(Tools):

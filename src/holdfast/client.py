@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.backends import BackendFactory, find
 from holdfast.backends.url import Option, Url, found
@@ -51,6 +51,14 @@ PATIENCE = 5.0
 
 class Client:
     """The part of a client that needs no waiting."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *made_with: Any, **options: Any) -> Client:
+            if len(made_with) != 3:  # by whoever has called the class, and not `connect`
+                module = cls.__module__.removesuffix(".sync")
+                raise TypeError(f"a client is made by {module}.connect(url, ...)")
+            return super().__new__(cls)
 
     def __init__(self, url: Any, options: Mapping[str, Any], port: Callable[[], Port]) -> None:
         options = dict(options)

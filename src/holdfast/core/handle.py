@@ -14,6 +14,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from holdfast.core.acquire import Engine
 from holdfast.core.guard import Guard
 from holdfast.core.hold import RELEASED, Hold
+from holdfast.core.misuse import made_by_a_client
 from holdfast.core.options import Want, checked_callback, checked_timeout
 from holdfast.core.reentry import advice
 from holdfast.core.stores import GUARDS
@@ -249,7 +250,9 @@ class Keyring(Generic[H]):
         "_weakly",
     )
 
-    def __init__(self, client: Client, want: Want) -> None:
+    def __init__(self, client: Client, want: Want | None = None) -> None:
+        if not isinstance(want, Want):  # somebody has called the class
+            raise made_by_a_client(type(self))
         self._client = client
         self._want = want
         self._leases: dict[H, object] = {}  # single operations are atomic

@@ -19,6 +19,7 @@ from holdfast.core.handle import (
     Unfenced,
     refused,
 )
+from holdfast.core.misuse import Awaited, InParts, made_by_a_client
 from holdfast.core.options import LockOptions, Want
 from holdfast.errors import LeaseLost
 from holdfast.toolbox.transact import transact
@@ -72,7 +73,7 @@ class LostEvent:
         return self.is_set()
 
 
-class BaseLease(Handle):
+class BaseLease(Awaited, Handle):
     """What you hold."""
 
     __slots__ = ("_body",)
@@ -185,7 +186,7 @@ class _Body:
         return task.uncancel() <= self._entered_with
 
 
-class Acquirable(Keyring[L]):
+class Acquirable(Awaited, Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
     __slots__ = ("_cancel_on_lost",)
@@ -193,7 +194,9 @@ class Acquirable(Keyring[L]):
 
     _client: Locks
 
-    def __init__(self, client: Locks, want: Want, cancel_on_lost: bool) -> None:
+    def __init__(
+        self, client: Locks, want: Want | None = None, cancel_on_lost: bool = True
+    ) -> None:
         super().__init__(client, want)
         self._cancel_on_lost = cancel_on_lost
 
@@ -279,10 +282,20 @@ class Semaphore(Acquirable[Permit]):
     _lease = Permit
 
 
-class RWLock:
+class RWLock(InParts):
     """Many readers or one writer."""
 
-    def __init__(self, client: Locks, shared: Want, exclusive: Want, cancel: bool) -> None:
+    _parts = "read() or write()"
+
+    def __init__(
+        self,
+        client: Locks,
+        shared: Want | None = None,
+        exclusive: Want | None = None,
+        cancel: bool = True,
+    ) -> None:
+        if shared is None or exclusive is None:
+            raise made_by_a_client(RWLock)
         self._client = client
         self._shared = shared
         self._exclusive = exclusive

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.acquire import Engine
 from holdfast.core.handle import Taking
+from holdfast.core.misuse import InParts
 from holdfast.core.options import Want
 from holdfast.skins.task.lock import Acquirable, Lease, Lock
 from holdfast.skins.task.multi import MultiLock
@@ -50,8 +51,10 @@ class AnyStripe(Acquirable[StripeLease]):
         return AnyAcquisition(self._stripes._lines(engine), self._want.on_lost)
 
 
-class Stripes(Striped):
+class Stripes(InParts, Striped):
     """One resource in segments that are locked one by one."""
+
+    _parts = "of(key), any() or all()"
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 from holdfast.client import Client
+from holdfast.core.misuse import Awaited
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, check_known
 from holdfast.skins.task.barrier import Barrier
@@ -33,7 +34,7 @@ __all__ = ["Tools"]
 T = TypeVar("T")
 
 
-class Tools(Client):
+class Tools(Awaited, Client):
     """The part of a client that is above locks."""
 
     @property

@@ -18,6 +18,7 @@ from holdfast.core.handle import (
     Unfenced,
     refused,
 )
+from holdfast.core.misuse import Blocking, InParts, made_by_a_client
 from holdfast.core.options import Want
 from holdfast.ports.thread import drive
 from holdfast.toolbox.transact import transact
@@ -53,7 +54,7 @@ class LostEvent:
         return self.is_set()
 
 
-class BaseLease(Handle):
+class BaseLease(Blocking, Handle):
     """What you hold."""
 
     __slots__ = ()
@@ -129,7 +130,7 @@ class Permit(Unfenced, BaseLease):
     __slots__ = ()
 
 
-class Acquirable(Keyring[L]):
+class Acquirable(Blocking, Keyring[L]):
     """What locks and semaphores share: acquire, release, with."""
 
     __slots__ = ()
@@ -209,10 +210,16 @@ class Semaphore(Acquirable[Permit]):
     _lease = Permit
 
 
-class RWLock:
+class RWLock(InParts):
     """Many readers or one writer."""
 
-    def __init__(self, client: Locks, shared: Want, exclusive: Want) -> None:
+    _parts = "read() or write()"
+
+    def __init__(
+        self, client: Locks, shared: Want | None = None, exclusive: Want | None = None
+    ) -> None:
+        if shared is None or exclusive is None:
+            raise made_by_a_client(RWLock)
         self._client = client
         self._shared = shared
         self._exclusive = exclusive

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 from holdfast.client import Client
+from holdfast.core.misuse import Blocking
 from holdfast.core.names import checked_name
 from holdfast.core.options import LockOptions, Want, check_known
 from holdfast.skins.thread.barrier import Barrier
@@ -32,7 +33,7 @@ __all__ = ["Tools"]
 T = TypeVar("T")
 
 
-class Tools(Client):
+class Tools(Blocking, Client):
     """The part of a client that is above locks."""
 
     @property
