@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from holdfast.client import PATIENCE
 from holdfast.core.acquire import Engine
 from holdfast.core.misuse import no_attribute
-from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import Want, awaits, check_known
 from holdfast.core.template import check_template, namer, title
 from holdfast.errors import Misconfigured
@@ -141,14 +140,11 @@ class Locks(Tools):
         return await self._inspect(prefix, exact=False)
 
     async def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
-        engine, prefix = self._engine(), checked_prefix(prefix)
-        limit = engine.port.now() + engine.request_timeout
-        return await engine.backend.inspect(prefix, exact, limit)
+        return await self._seen(prefix, exact)
 
     async def evict(self, name: str) -> int:
         """Force-release: end all holders, who learn of it at their next renewal; how many."""
-        engine, name = self._engine(), checked_name(name)
-        return await engine.backend.evict(name, engine.port.now() + engine.request_timeout)
+        return await self._evict(name)
 
     async def sweep(self, idle: float = 0.0) -> int:
         """Forget what is over, and names unused for `idle` seconds; how much there was."""

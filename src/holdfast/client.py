@@ -11,25 +11,28 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from holdfast.backends import BackendFactory, find
 from holdfast.backends.url import Option, Url, found
 from holdfast.core.acquire import Engine
 from holdfast.core.backend import Backend, Swept, Tabular
-from holdfast.core.names import checked_metadata
+from holdfast.core.names import checked_metadata, checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
 from holdfast.core.presence import KEY, detectable
 from holdfast.core.vouching import Vouched
-from holdfast.errors import Closed, Misconfigured, Unsupported
+from holdfast.core.waiting import away
+from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.ports import clock
-from holdfast.types import Capabilities, Mode
+from holdfast.types import Capabilities, LockInfo, Mode
 
 __all__ = ["CLIENT_OPTIONS", "Client"]
+
+R = TypeVar("R")
 
 CLIENT_OPTIONS = (
     Option("request_timeout", 5.0, "seconds a store may stay silent before `Unavailable`"),
@@ -140,12 +143,28 @@ class Client:
             raise Unsupported(f"{self._url} has no tables to be made")
         return backend.ddl
 
+    async def _asked(self, answer: Awaitable[R]) -> R:
+        try:
+            return await answer
+        except Unavailable as error:
+            raise away(error) from error
+
+    async def _seen(self, prefix: str, exact: bool) -> list[LockInfo]:
+        engine, prefix = self._engine(), checked_prefix(prefix)
+        limit = engine.port.now() + engine.request_timeout
+        return await self._asked(engine.backend.inspect(prefix, exact, limit))
+
+    async def _evict(self, name: str) -> int:
+        engine, name = self._engine(), checked_name(name)
+        limit = engine.port.now() + engine.request_timeout
+        return await self._asked(engine.backend.evict(name, limit))
+
     async def _sweep(self, idle: float) -> int:
         engine = self._engine()
         if not isinstance(engine.store, Swept):
             raise Unsupported(f"{self._url} forgets by itself what is over")
-        patience = max(PATIENCE, self._timeout)
-        return await engine.store.sweep(idle, engine.port.now() + patience)
+        limit = engine.port.now() + max(PATIENCE, self._timeout)
+        return await self._asked(engine.store.sweep(idle, limit))
 
     def _want(self, name: str, mode: Mode, options: LockOptions, permits: int, limit: int) -> Want:
         engine = self._current

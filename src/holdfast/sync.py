@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.client import PATIENCE
-from holdfast.core.names import checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, awaits, check_known
 from holdfast.core.template import check_template, namer, title
 from holdfast.errors import Misconfigured
@@ -124,16 +123,12 @@ class Locks(Tools):
         return self._inspect(prefix, exact=False)
 
     def _inspect(self, prefix: str, *, exact: bool) -> list[LockInfo]:
-        engine = self._engine()
-        deadline = engine.port.now() + engine.request_timeout
-        return drive(engine.backend.inspect(checked_prefix(prefix), exact, deadline))
+        return drive(self._seen(prefix, exact))
 
     def evict(self, name: str) -> int:
         """The operator's force-release: end all holders of a name; how many there were. They learn
         of it at their next renewal."""
-        engine = self._engine()
-        name = checked_name(name)
-        return drive(engine.backend.evict(name, engine.port.now() + engine.request_timeout))
+        return drive(self._evict(name))
 
     def sweep(self, idle: float = 0.0) -> int:
         """Forget what is over, and names unused for `idle` seconds; how much there was."""

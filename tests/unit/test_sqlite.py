@@ -101,7 +101,7 @@ def test_a_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("sqlite://locks.db", "three slashes"),
         ("sqlite://u:secret@/x.db", "have no user"),
-        ("sqlite:///x.db?ttl=3", "has no option 'ttl'"),
+        ("sqlite:///x.db?ttl=3", "'ttl' is an option of a lock"),
         ("sqlite:///~nobody-has-this-name/x.db", "determine home"),
         ("sqlite:///a%00b", "NUL"),
     ],

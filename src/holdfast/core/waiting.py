@@ -22,11 +22,13 @@ from holdfast.types import Buried, Busy, Claim, Grant, Released, Unknown
 if TYPE_CHECKING:
     from holdfast.core.acquire import Acquisition, Engine
 
-__all__ = ["Outcome", "Waiting", "ask"]
+__all__ = ["LOOK_AT", "Outcome", "Waiting", "ask", "away"]
 
 log = logging.getLogger("holdfast")
 
 Outcome = Grant | Busy | Buried | Unknown | Unavailable
+
+LOOK_AT = "Is the store up, and the URL right?"
 
 COURTESY = 0.2
 """How long a timed-out acquire stays to leave the line itself before the keeper does it."""
@@ -36,6 +38,11 @@ LATE = 0.1
 
 EXPIRED_GRANTS = 3
 """So many grants that were over when they arrived mean that the ttl is too short for the store."""
+
+
+def away(error: Unavailable) -> Unavailable:
+    """The same for somebody who has asked for something else than a lock: what to look at."""
+    return Unavailable(f"{error}. {LOOK_AT}") if type(error) is Unavailable else error
 
 
 async def ask(engine: Engine, claim: Claim, queue: bool, deadline: float) -> tuple[float, Outcome]:
@@ -175,7 +182,8 @@ class Waiting:
             raise Unavailable(
                 f"could not acquire {claim.name!r}: the store did not answer for "
                 f"{now - self.failing_since:.1f} s ({reason}). Whether somebody else holds it is "
-                "not known; whatever of this attempt may have reached the store is being withdrawn"
+                "not known; whatever of this attempt may have reached the store is being "
+                f"withdrawn. {LOOK_AT}"
             ) from (trouble if isinstance(trouble, Unavailable) else None)
         await engine.port.sleep(pause(self.failures, engine.port.random(), give_up - now))
 

@@ -20,6 +20,7 @@ from holdfast.core.acquire import Engine
 from holdfast.core.backoff import pause
 from holdfast.core.options import seconds
 from holdfast.core.stores import ALL_KINDS, CELLS
+from holdfast.core.waiting import away
 from holdfast.errors import Closed, Misconfigured, Unavailable, Unsupported
 from holdfast.types import Capabilities, Cell, CellConflict, ClaimInfo, Mode, Unknown
 
@@ -45,6 +46,9 @@ OFTEN = 3
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""
+
+NO_TIME = 0.05
+"""A request that had no more says only that it had none; why is what an earlier one said."""
 
 Step = Callable[[Cell | None, bool], tuple[bytes | None, R]]
 """For what is there, and whether a write of this step went unanswered: what to write, None for
@@ -139,15 +143,18 @@ async def _endure(engine: Engine, ask: Callable[[float], Awaitable[R]]) -> R:
     """Ask, within the limit that it is told, until it is not `Unavailable`."""
     port = engine.port
     deadline = port.now() + engine.request_timeout
-    failures = 0
+    failures, said = 0, None
     while True:
+        began = port.now()
         try:
             return await ask(_soon(engine, deadline))
-        except Unavailable:
+        except Unavailable as error:
             failures += 1
+            if said is None or began < deadline - NO_TIME:
+                said = error
             left = deadline - port.now()
             if left <= 0:
-                raise
+                raise away(said) from error
             await port.sleep(pause(failures, port.random(), left))
 
 
@@ -250,7 +257,7 @@ async def until_changed(
         try:
             limit = min(deadline, port.now() + LOOK)
             cell = await engine.backend.cell_wait(name, version, limit)
-        except Unavailable:
+        except Unavailable as error:
             now = port.now()  # it failed now, however long it had been waited for
             if now >= deadline:
                 return seen  # there was no time to see more
@@ -258,7 +265,7 @@ async def until_changed(
             failing_since = min(failing_since, now)
             left = min(deadline, failing_since + engine.request_timeout) - now
             if left <= 0:
-                raise
+                raise away(error) from error
             await port.sleep(pause(failures, port.random(), left))
             continue
         _check_open(engine)  # what a store says that is being left means nothing
