@@ -190,6 +190,22 @@ def test_a_lease_that_was_passed_on_is_waited_for_in_silence(run: Run, said: Sai
 
 
 @pytest.mark.req("B4")
+def test_who_holds_very_many_is_not_looked_through(
+    run: Run, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.core.acquire.LOOKED_THROUGH", 2)
+
+    async def test(locks: Any) -> None:
+        async with locks.lock("a"), locks.lock("b"):
+            assert await locks.lock("a").acquire(timeout=SHORT) is None
+            one(said, advice="reentrant")
+            async with locks.lock("c"):
+                assert await locks.lock("b").acquire(timeout=SHORT) is None
+
+    run(test)
+
+
+@pytest.mark.req("B4")
 def test_a_lease_that_ends_by_itself_may_be_waited_for(run: Run, said: Said) -> None:
     async def test(locks: Any) -> None:
         lease = await locks.lock("a", ttl=2 * SHORT, renew=False).acquire()
