@@ -20,7 +20,7 @@ from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
-from holdfast.core.port import Port
+from holdfast.core.port import Port, check_may_wait
 from holdfast.core.reentry import Reentry
 from holdfast.core.stores import DOWNGRADING
 from holdfast.core.vouching import Vouched
@@ -199,6 +199,9 @@ class Engine:
         """
         if hold.incarnation != self.port.incarnation():
             return False  # law 8: a forked child releases nothing
+        if self.port.nested():
+            self.keeper.leave_later(hold, share)
+            return not hold.lost
         now = self.port.now()
         if now >= hold.until:
             self.check_deadline(hold)
@@ -292,6 +295,7 @@ class Acquisition:
     def begin(self) -> bool:
         """Announce the claim before the store hears of it; False if it must not any more."""
         engine, keeper = self.engine, self.engine.keeper
+        check_may_wait(engine.port, self.want.name)
         keeper.begin(self.claim)
         # Looked at after announcing, so close() either stops us or sees us; and so does the exit.
         if engine.closed or keeper.exiting or self.given_up:
