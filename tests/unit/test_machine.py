@@ -182,6 +182,9 @@ class FakePort:
     def incarnation(self) -> int:
         return 0
 
+    def nested(self) -> bool:
+        return False
+
     def mutex(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -161,6 +161,56 @@ def test_who_is_interrupted_in_the_beginning_has_a_thread_or_has_none() -> None:
 
 
 @pytest.mark.req("KeyboardInterrupt at any line")
+def test_who_is_interrupted_while_it_looks_takes_nobody_for_dead() -> None:
+    """Before Python 3.13 the standard library's answer gives up the lock that it is read from."""
+    go_on = threading.Event()
+    thread = Thread(functools.partial(go_on.wait, 20), "holdfast-test")
+    thread.start()
+    until(lambda: threading._active.get(thread.ident or 0) is thread, "it runs")  # type: ignore[attr-defined]
+    strikes, left = 0, 1
+    while left != strikes:
+        left, strikes, seen = strikes, strikes, 0
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal seen, strikes
+            seen += 1
+            if seen > strikes:
+                strikes += 1
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            thread.is_alive()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert thread.is_alive(), strikes
+    assert strikes > 2
+    go_on.set()
+    thread.join(20)
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
+def test_a_refusal_that_is_interrupted_leaves_nobody_who_looks_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for line in range(20):
+        thread = Thread(lambda: None, "holdfast-test")
+        error, lines = struck(thread.start, line)
+        assert not thread.is_alive(), lines[-1]
+        if not isinstance(error, KeyboardInterrupt):
+            break
+    assert 4 < line < 19
+    assert isinstance(error, RuntimeError)
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
 @pytest.mark.parametrize("begun", [True, False])
 def test_what_threading_takes_for_a_failure_to_start(
     monkeypatch: pytest.MonkeyPatch, begun: bool

@@ -20,7 +20,7 @@ from holdfast.core.deadline import deadline_of
 from holdfast.core.hold import RELEASED, Hold
 from holdfast.core.keeper import TICK, Keeper
 from holdfast.core.options import Want, new_owner
-from holdfast.core.port import Port
+from holdfast.core.port import Port, check_may_wait
 from holdfast.core.reentry import Reentry, in_its_own_way
 from holdfast.core.stores import DOWNGRADING
 from holdfast.core.vouching import Vouched
@@ -39,9 +39,6 @@ from holdfast.types import AlreadyLost, Busy, Grant, Lost, Mode, Released, Renew
 __all__ = ["Acquisition", "Engine", "GivenUp"]
 
 DAY = 86400.0
-
-LOOKED_THROUGH = 10_000
-"""Leases, by who begins to wait: a fifth of a millisecond. More would take longer than the wait."""
 
 
 class GivenUp(Exception):
@@ -88,10 +85,7 @@ class Engine:
 
     def own(self, want: Want) -> Hold | None:
         """What the calling thread or task has of this name, and would wait for in vain."""
-        holds = self.keeper._holds
-        if len(holds) > LOOKED_THROUGH:
-            return None
-        return in_its_own_way(list(holds.values()), want, self.port.context())
+        return in_its_own_way(self.keeper.holds, want, self.port.context())
 
     def check_deadline(self, hold: Hold) -> None:
         """Notice a deadline that passed, whether or not the keeper is alive to notice it."""
@@ -208,6 +202,9 @@ class Engine:
         """
         if hold.incarnation != self.port.incarnation():
             return False  # law 8: a forked child releases nothing
+        if self.port.nested():
+            self.keeper.leave_later(hold, share)
+            return not hold.lost
         now = self.port.now()
         if now >= hold.until:
             self.check_deadline(hold)
@@ -304,6 +301,7 @@ class Acquisition:
     def begin(self) -> bool:
         """Announce the claim before the store hears of it; False if it must not any more."""
         engine, keeper = self.engine, self.engine.keeper
+        check_may_wait(engine.port, self.want.name)
         keeper.begin(self.claim)
         # Looked at after announcing, so close() either stops us or sees us; and so does the exit.
         if engine.closed or keeper.exiting or self.given_up:

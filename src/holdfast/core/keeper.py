@@ -16,15 +16,16 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.agenda import TICK, Agenda
 from holdfast.core.backend import Backend
 from holdfast.core.backoff import pause
+from holdfast.core.debts import Debts
 from holdfast.core.hold import RELEASED, GuardRef, Hold
 from holdfast.core.port import NoThread, Port, Task, why_not
-from holdfast.errors import HoldfastError, Unavailable
-from holdfast.types import Claim, Lost, Released, Renewed, Unknown
+from holdfast.errors import Unavailable
+from holdfast.types import Claim, Lost, Renewed, Unknown
 
 __all__ = ["BATCH", "TICK", "Keeper"]
 
@@ -42,9 +43,9 @@ class Keeper:
         self._early: dict[str, str | float] = {}  # what a backend said of a grant on its way to us
         self._agenda = Agenda()
         self._ready: deque[Hold] = deque()  # to be renewed as soon as possible
-        self._owed: dict[str, Claim] = {}
-        self._pay_at, self._unpaid = 0.0, 0  # when; rounds in a row in which a payment failed
+        self._owed = Debts(port, backend, self.settle)
         self.orphans: deque[GuardRef] = deque()  # leases and `with` statements that vanished
+        self._left: list[tuple[Hold, object]] = []  # released where nothing may be waited for
         self._wake = port.event()
         self._looks_at = math.inf  # when the loop will look next without being woken
         self._task: Task | None = None
@@ -112,6 +113,11 @@ class Keeper:
             self.leave(each, share)
             if each.claim.owner not in self._holds:  # it has ended, or half ended
                 self._finish(each)
+
+    def leave_later(self, hold: Hold, share: object) -> None:
+        """As `drop`, by the loop: the caller must not even wait for the mutex."""
+        self._left.append((hold, share))
+        self._wake.set()
 
     def lose(self, hold: Hold, reason: str, *, gone: bool, level: int = logging.WARNING) -> None:
         """The lease is lost; `gone` says that the store said so, else it is told to forget."""
@@ -195,6 +201,11 @@ class Keeper:
     # -- the loop ---------------------------------------------------------------------------------
 
     @property
+    def holds(self) -> Mapping[str, Hold]:
+        """What this client has, by owner; other threads change it."""
+        return self._holds
+
+    @property
     def idle(self) -> bool:
         """Nothing held, nothing owed."""
         return not self._holds and not self._owed
@@ -250,19 +261,16 @@ class Keeper:
         if self._ready:
             await self._renew()
         if self._owed:
-            # Now and then longer, for a store far away: what is granted meanwhile has to wait.
-            now, far = self._port.now(), self._unpaid % 4 == 3
-            late = min(now + TICK, self._agenda.next()) if far else now
-            await self.pay(max(now + TICK / 4, late))
+            await self._owed.pay_some(self._agenda.next())
         if self._ready:
             return
-        pay_at = self._pay_at if self._owed else math.inf
-        self._looks_at = looks_at = min(self._port.now() + TICK, self._next_due(), pay_at)
+        due = min(self._next_due(), self._owed.due)
+        self._looks_at = looks_at = min(self._port.now() + TICK, due)
         if self._fresh or self._done:
             return
         if not await self._wake.wait(looks_at) and self.idle and not self._fresh:
             self._looks_at = math.inf  # parked: the next add() wakes us
-            if not (self._fresh or self._owed or self.orphans or self._done):
+            if not (self._fresh or self._owed or self.orphans or self._left or self._done):
                 await self._wake.wait(None)
         self._wake.clear()
 
@@ -273,6 +281,7 @@ class Keeper:
 
     def _look(self, now: float) -> None:
         """Fire the losses that are due, and put in `_ready` what is due for renewal."""
+        self._take_leave()
         while self.orphans:
             ref = self.orphans.popleft()
             if not ref.hold.end:
@@ -291,6 +300,14 @@ class Keeper:
         for hold, reason in self._agenda.due(now, self._ready):
             self.lose(hold, reason, gone=False)
 
+    def _take_leave(self) -> None:
+        for left in list(self._left):
+            self.drop(*left)
+            try:
+                self._left.remove(left)
+            except ValueError:  # `close` does so, too
+                pass
+
     async def _renew(self) -> None:
         """One batch, and then the loop looks at all deadlines again."""
         port = self._port
@@ -307,9 +324,12 @@ class Keeper:
         if not batch:
             return
         # Half of what is left: an answer that was lost must leave time for asking again. But what
-        # is all but over must not leave the others without any.
+        # is all but over must not leave the others without any. And where one tick was not enough,
+        # as for connecting to a server far away, there are more, if nothing else is due by then.
         left = min(hold.until for hold in batch) - sent
-        deadline = sent + min(TICK, max(left / 2, TICK / 10))
+        failures = min(max(hold.failures for hold in batch), 2)
+        ticks = max(TICK, min((1 + failures) * TICK, self._agenda.next() - sent))
+        deadline = sent + min(ticks, max(left / 2, TICK / 10))
         results: Sequence[Renewed | Lost | Unknown]
         try:
             results = await self._backend.renew([hold.grant for hold in batch], deadline)
@@ -330,33 +350,6 @@ class Keeper:
                 left = hold.until - now
                 hold.unanswered(now, pause(hold.failures + 1, port.random(), left))
             self._agenda.put(hold, hold.due)
-
-    async def pay(self, stop: float) -> None:
-        """Withdraw what is owed, oldest first; what fails goes to the end of the line, and after
-        a few failures we come back later."""
-        port, failed = self._port, 0
-        for claim in list(self._owed.values()):
-            now = port.now()
-            if now >= stop or now < self._pay_at:
-                return
-            try:
-                result = await self._backend.withdraw(claim, True, min(now + TICK, stop))
-            except HoldfastError as error:  # unreachable, or it refuses us by now
-                result = Unknown(str(error))
-            except Exception:
-                log.exception("a clean-up failed unexpectedly; it is tried again")
-                result = Unknown("unexpected error")
-            if isinstance(result, Released):
-                self.settle(claim)
-                continue
-            if self._owed.pop(claim.owner, None) is not None:
-                self._owed[claim.owner] = claim
-            failed += 1
-            if failed == 3 or failed == len(self._owed):
-                self._unpaid += 1
-                self._pay_at = port.now() + pause(self._unpaid, port.random(), math.inf)
-                return
-        self._unpaid = 0
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -382,18 +375,9 @@ class Keeper:
                 self._start()
 
     async def _give_back(self, deadline: float) -> None:
+        self._take_leave()
         for hold in list(self._holds.values()):  # told first, before anybody else can have it
             self.lose(hold, "its client was closed", gone=False, level=logging.INFO)
         for claim in list(self._claims.values()):
             self.owe(claim)
-        await self.flush(deadline)
-
-    async def flush(self, deadline: float) -> None:
-        """Pay until nothing is owed or the deadline passed."""
-        while self._owed:
-            self._pay_at = 0.0
-            await self.pay(deadline)
-            left = deadline - self._port.now()
-            if not self._owed or left <= 0:
-                return
-            await self._port.sleep(min(left, pause(self._unpaid, self._port.random(), left)))
+        await self._owed.flush(deadline)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, WouldDeadlock
 
-__all__ = ["Event", "Main", "NoThread", "Port", "Task", "why_not"]
+__all__ = ["Event", "Main", "NoThread", "Port", "Task", "check_may_wait", "why_not"]
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -100,6 +100,11 @@ class Port(Protocol):
         """Excludes the port's other threads for a few lines that never wait; usable again."""
         ...
 
+    def nested(self) -> bool:
+        """Whether this is called by a finaliser, inside of another call of this library or with the
+        mutex in hand. Whoever is must wait for nothing: that may wait for what it interrupted."""
+        ...
+
     def task(self, main: Main, farewell: Main, name: str) -> Task:
         """`main`, to be run beside the caller. It does not keep the interpreter from exiting:
         `farewell` is run when the interpreter exits or the event loop shuts down before it ends."""
@@ -122,3 +127,13 @@ class Port(Protocol):
     def incarnation(self) -> int:
         """A number that differs in a forked child (law 8)."""
         ...
+
+
+def check_may_wait(port: Port, name: str) -> None:
+    """Before this name is asked for."""
+    if port.nested():
+        raise WouldDeadlock(
+            f"{name!r} is asked for by a finaliser, or by a generator that the garbage collector "
+            "closes, inside of another call of holdfast in the same thread: that waits for this "
+            "one, and this one might wait for that. Acquire nothing in finalisers"
+        )

@@ -169,6 +169,9 @@ class AsyncioPort:
     def event(self) -> AsyncioEvent:
         return AsyncioEvent(self)
 
+    def nested(self) -> bool:
+        return False  # no finaliser awaits anything
+
     def mutex(self) -> contextlib.AbstractContextManager[None]:
         return self._mutex
 

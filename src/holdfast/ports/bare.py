@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.core.port import NoThread
-from holdfast.ports import clock
+from holdfast.ports import clock, inside
 
 __all__ = ["Thread", "ThreadEvent"]
 
@@ -83,7 +83,8 @@ class Thread(threading.Thread):
         self._started = _There()
         self._turn = _thread.allocate_lock()
         self._over = ThreadEvent()
-        self._born: int | None = None  # in which process; None: it is not to run
+        self._born: int | None = None  # in which process
+        self._launched = False  # and it is not called off
 
     def start(self) -> None:
         """`NoThread`, and it never runs, when there can be none."""
@@ -92,9 +93,9 @@ class Thread(threading.Thread):
             if sys.is_finalizing():  # before Python 3.12 it would be waited for, and never begin
                 raise RuntimeError("it is too late")
             super().start()
+            self._launched = True
         except BaseException as error:  # there can be no thread, or Ctrl-C
-            if self._turn.acquire(blocking=False):
-                self._born = None
+            self._turn.acquire(blocking=False)
             if isinstance(error, RuntimeError):
                 raise NoThread(self.name, error, _exiting()) from error
             if isinstance(error, KeyError) and error.__context__ is not None:
@@ -104,15 +105,16 @@ class Thread(threading.Thread):
     def run(self) -> None:
         try:
             if self._turn.acquire(blocking=False):
+                self._launched = True
+                inside.serve()
                 super().run()
         finally:
             self._over.set()
 
     def is_alive(self) -> bool:
-        """From `start` on; not in a child that was forked."""
-        if self._born is None or self._born != clock.incarnation():
-            return False
-        return not self._started.is_set() or super().is_alive()
+        """From `start` on; not in a child that was forked. (Not asked of `threading`: before Python
+        3.13 Ctrl-C inside of its answer makes a thread that runs look dead for ever.)"""
+        return self._launched and self._born == clock.incarnation() and not self._over.is_set()
 
     def join(self, timeout: float | None = None) -> None:
         deadline = None if timeout is None else clock.now() + timeout

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from holdfast.core.port import Main, NoThread
 from holdfast.ports import clock
 from holdfast.ports.bare import Thread, ThreadEvent
+from holdfast.ports.inside import enter, nested, outside
 
-__all__ = ["ThreadPort", "drive"]
+__all__ = ["ThreadPort", "drive", "outside"]
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
@@ -30,6 +31,7 @@ log = logging.getLogger("holdfast")
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end, blocking. Costs about as much as a function call."""
     try:
+        enter(coroutine)
         coroutine.send(None)
     except StopIteration as stop:
         value: T = stop.value
@@ -47,7 +49,7 @@ class ThreadTask:
     def __init__(self, main: Main, farewell: Main, name: str) -> None:
         def body() -> None:
             try:
-                drive(main())
+                outside(lambda: drive(main()))
             finally:
                 _farewells.pop(id(self), None)
 
@@ -117,6 +119,9 @@ class ThreadPort:
 
     def mutex(self) -> threading.RLock:
         return self._mutex
+
+    def nested(self) -> bool:
+        return nested() or self._mutex._is_owned()  # type: ignore[attr-defined] # as Condition does
 
     def context(self) -> object:
         return self._context.token
@@ -220,7 +225,7 @@ class _Callers:
 
 def _called(callback: Callable[[Any], Any], argument: Any) -> None:
     try:
-        callback(argument)
+        outside(lambda: callback(argument))
     except BaseException:  # sys.exit() in a callback must not end the thread
         log.exception("an on_lost callback raised")
 

@@ -217,6 +217,9 @@ class WorldPort:
     def event(self) -> WorldEvent:
         return WorldEvent(self._world)
 
+    def nested(self) -> bool:
+        return False
+
     def mutex(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -174,6 +174,55 @@ def test_what_is_owed_to_a_store_that_is_far_away_is_paid(locks: holdfast.Locks)
     assert [info.name for info in store_of(locks).inspect("", False)] == []
 
 
+@pytest.mark.req("law 3", "law 4")
+@pytest.mark.parametrize("count", [2, 10])
+def test_several_that_are_owed_to_a_store_that_is_far_away_are_paid(
+    locks: holdfast.Locks, count: int
+) -> None:
+    """The first took all the time that there was, so the round had not failed: there was never a
+    longer one, nor a pause between two."""
+    backend: Any = locks._current.backend
+    withdraw, patience = backend.withdraw, list[float]()
+
+    async def slow(claim: Claim, tombstone: bool, deadline: float) -> Any:
+        patience.append(deadline - now())
+        await locks._current.port.sleep(min(0.3, max(0.0, patience[-1])))
+        if patience[-1] < 0.3:
+            return Unknown("it has not answered yet")
+        return await withdraw(claim, tombstone, deadline)
+
+    keeper = locks._current.keeper
+    with locks.lock("y") as other:
+        for number in range(count):
+            acquisition = Acquisition(locks._current, locks.lock(f"x{number}", ttl=1000)._want)
+            drive(acquisition.run(True, -1.0))
+            backend.withdraw = slow
+            acquisition.abandon()
+        until(lambda: not keeper._owed, "they are paid")
+        assert other.held
+    assert len(patience) < 3 * count + 10
+
+
+@pytest.mark.req("R20", "R21")
+def test_a_renewal_that_takes_longer_than_a_tick(locks: holdfast.Locks) -> None:
+    """As where a connection must be made first, far away: each try had a second, and began anew."""
+    backend: Any = locks._current.backend
+    renew, patience = backend.renew, list[float]()
+
+    async def slow(grants: Any, deadline: float) -> Any:
+        patience.append(deadline - now())
+        if patience[-1] < 1.8:
+            return [Unknown("it has not answered yet")] * len(grants)
+        return await renew(grants, deadline)
+
+    backend.renew = slow
+    with locks.lock("x", ttl=60, renew=0.1) as lease:
+        until(lambda: len(patience) > 2 and patience[-1] < 1.8, "renewed, and tried again")
+        assert lease.held
+    assert patience[0] <= 1.0  # at first no loss is told later than it would be anyway
+    assert max(patience) > 1.8
+
+
 @pytest.mark.req("10 000 waiters, 100 000 leases")
 def test_nothing_piles_up(locks: holdfast.Locks) -> None:
     lock = locks.lock("x", ttl=86400.0)

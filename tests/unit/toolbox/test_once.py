@@ -12,6 +12,7 @@ import pytest
 from tests.unit.toolbox.faulty import Answer, Faulty
 
 import holdfast
+from holdfast.ports.inside import outside
 from holdfast.ports.thread import drive
 from holdfast.types import CellConflict, Unknown
 
@@ -101,7 +102,7 @@ def between(locks: holdfast.Locks, do: Callable[[], Any]) -> list[Answer]:
         second = name.startswith("once-fresh:") and value is not None
         if second:
             backend.cell_write = write
-            do()
+            outside(do)
         answer: Answer = await write(name, value, **how)
         if second:
             answers.append(answer)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from holdfast.core.handle import refused
 from holdfast.core.options import awaits, checked_timeout
 from holdfast.errors import Misconfigured
-from holdfast.ports.thread import drive
+from holdfast.ports.thread import drive, outside
 from holdfast.skins.thread.lock import Acquirable, Lease
 from holdfast.toolbox import once
 from holdfast.types import Busy
@@ -75,7 +75,7 @@ class Once(Generic[T]):
             )
 
         async def call() -> T:
-            return compute()
+            return outside(compute)
 
         self._client = client
         self._recipe = recipe
