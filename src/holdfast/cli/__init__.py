@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli import outcome
+from holdfast.extras import how_to_get
 
 if TYPE_CHECKING:
     import click
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("click", "rich"):
             return outcome.report(error)
-        outcome.say(f"the command line needs {error.name}: pip install 'holdfast[cli]'")
+        outcome.say(f"the command line needs {error.name}: {how_to_get('cli')}")
         return outcome.FAILED
     except Exception as error:  # noqa: BLE001 - nobody shall have to read a traceback
         return outcome.report(error, *_urls(words))
