@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import holdfast as library
-from tests.cli.harness import alive, holdfast, line, started, until
+from tests.cli.harness import (
+    CLI,
+    Terminal,
+    alive,
+    environment,
+    holdfast,
+    line,
+    started,
+    until,
+)
 from tests.cli.store import Store
 
 SAY = "echo started; read end"
@@ -111,6 +120,40 @@ def test_a_timeout_is_waited_for_and_leaves_nothing(store: Store, locks: library
         assert waiting(locks, "job") == 0
     assert (ran.returncode, ran.stdout) == (75, "")
     assert "for 0.4 s" in ran.stderr
+
+
+@pytest.mark.req("B7", "R7")
+@pytest.mark.parametrize("patience", [("--no-wait",), ("--timeout", "0.2")])
+def test_a_busy_lock_is_quiet_if_that_is_wanted(
+    store: Store, locks: library.Locks, patience: tuple[str, ...]
+) -> None:
+    command = ("run", "job", *patience, "--quiet-busy", "--", "sh", "-c", "echo ran; exit 3")
+    with locks.lock("job"):
+        ran = holdfast(*command, url=store.url)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (75, "", "")
+    assert waiting(locks, "job") == 0
+    ran = holdfast(*command, url=store.url)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "ran\n", "")
+
+
+@pytest.mark.req("B7", "R7")
+def test_only_a_busy_lock_is_quiet(store: Store, tmp_path: Path) -> None:
+    away = f"served://{tmp_path}/nobody?request_timeout=0.3"
+    for name, program, url, status in (
+        ("job", "true", away, 69),
+        ("job", "no-such-command", store.url, 127),
+        ("", "true", store.url, 78),
+    ):
+        ran = holdfast("run", name, "--no-wait", "--quiet-busy", "--", program, url=url)
+        assert ran.returncode == status
+        assert ran.stderr.count("\n") == 1
+
+
+def test_who_waits_quietly_at_a_terminal_says_nothing(store: Store, locks: library.Locks) -> None:
+    words = ("run", "job", "--timeout", "1.6", "--quiet-busy", "--", "true")
+    with locks.lock("job"), Terminal(*CLI, *words, env=environment(store.url)) as terminal:
+        assert terminal.wait() == 75  # longer than it takes until waiting is said
+        assert terminal.said == ""
 
 
 @pytest.mark.req("B7", "R10")

@@ -75,6 +75,11 @@ class Run(click.Command):
     help="Wait so long for the lock, then end with 75. Without it: for ever.",
 )
 @click.option("--no-wait", is_flag=True, help="Do not wait for the lock: 75 at once.")
+@click.option(
+    "--quiet-busy",
+    is_flag=True,
+    help="Say nothing if somebody else holds it (cron mails what is said); 75 all the same.",
+)
 @click.option("--shared", is_flag=True, help="As a reader: together with other readers.")
 @click.option(
     "--permits",
@@ -107,6 +112,7 @@ def run(
     ttl: float,
     timeout: float | None,
     no_wait: bool,
+    quiet_busy: bool,
     shared: bool,
     permits: int | None,
     on_lost: str,
@@ -125,6 +131,7 @@ def run(
         url=given_url(ctx, url),
         ttl=ttl,
         timeout=patience,
+        quiet_busy=quiet_busy,
         shared=shared,
         permits=permits,
         kill=on_lost == "kill",
