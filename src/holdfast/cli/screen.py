@@ -10,6 +10,7 @@ Partners: `tables.py`, `stage.py`.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import sys
@@ -33,6 +34,7 @@ __all__ = [
     "cut",
     "legend",
     "open_screen",
+    "shown",
     "table",
     "timeline",
 ]
@@ -207,6 +209,8 @@ GLYPHS = {
 """Drawn, and drawn where there is only ASCII."""
 COLOURS = {"wait": "grey", "stale": "red", "paused": "grey", "dead": "red", "clash": "red"}
 """Not in the row's own colour."""
+BAD = ("stale", "dead", "clash")
+SEVERITY = ("wait", "hold", "paused", *BAD)
 WORDS = {
     "hold": "holds the lock",
     "wait": "waits for it",
@@ -218,17 +222,14 @@ WORDS = {
 
 
 def timeline(rows: Sequence[Row], now: float, length: float, screen: Console) -> Text:
-    """One line for each row, time to the right, and a scale. Each column shows its middle."""
+    """One line for each row, time to the right, and a scale."""
     plain = screen.options.ascii_only
     bar, corner, dash = ("|", "|", "-") if plain else ("│", "└", "─")
-    pad = max(len(row.name) for row in rows)
-    columns = min(screen.width, 100) - pad - 8  # a Ctrl-C that is echoed behind it finds room
+    pad, columns = _room(rows, screen)
     drawn = Text(no_wrap=True)
-    for row in rows:
+    for row, kinds in zip(rows, _grid(rows, now, length / columns, columns), strict=True):
         drawn.append(f"  {row.name:<{pad}} ", PALETTE[row.colour])
         drawn.append(bar)
-        moments = ((column + 0.5) * length / columns for column in range(columns))
-        kinds = [row.at(moment) if moment <= now else None for moment in moments]
         for kind, run in itertools.groupby(kinds):
             glyph = " " if kind is None else GLYPHS[kind][plain]
             drawn.append(glyph * len(list(run)), PALETTE[COLOURS.get(kind or "", row.colour)])
@@ -239,6 +240,57 @@ def timeline(rows: Sequence[Row], now: float, length: float, screen: Console) ->
     return drawn
 
 
+def shown(rows: Sequence[Row], now: float, length: float, screen: Console) -> list[str]:
+    """What can be seen in that timeline, in the order of the legend."""
+    _, columns = _room(rows, screen)
+    there = {kind for kinds in _grid(rows, now, length / columns, columns) for kind in kinds}
+    return [kind for kind in GLYPHS if kind in there]
+
+
+def _room(rows: Sequence[Row], screen: Console) -> tuple[int, int]:
+    """The width of the names, and of the rest: a Ctrl-C that is echoed behind it finds room."""
+    pad = max(len(row.name) for row in rows)
+    return pad, min(screen.width, 100) - pad - 8
+
+
+def _grid(rows: Sequence[Row], now: float, width: float, columns: int) -> list[list[str | None]]:
+    """What each column of each row shows: the worst that touches it; if nothing bad does, its
+    middle. What is shorter than a column is drawn into one, unless that shows something worse."""
+    middles = [(column + 0.5) * width for column in range(columns)]
+    grid = [[row.at(middle) if middle <= now else None for middle in middles] for row in rows]
+    drawn = ((span, kinds) for row, kinds in zip(rows, grid, strict=True) for span in row.spans)
+    for span, kinds in sorted(drawn, key=lambda one: SEVERITY.index(one[0].kind)):
+        end = now if span.end is None else min(span.end, now)
+        first = int(max(0.0, span.start) / width)
+        touched = range(first, min(columns, max(first + 1, math.ceil(end / width))))
+        if end < span.start or span.end == span.start:
+            continue
+        if span.kind in BAD:
+            for column in touched:
+                kinds[column] = span.kind
+        elif not any(kinds[column] == span.kind for column in touched):
+            # Who gives up and who follows, within a column, shall not seem to hold at once.
+            others = grid if span.kind == "hold" else ()
+            for column in touched:
+                taken = any(other[column] == "hold" for other in others)
+                if not taken and _worse(span.kind, kinds[column]):
+                    kinds[column] = span.kind
+                    break
+    return grid
+
+
+def _worse(kind: str, other: str | None) -> bool:
+    return other is None or SEVERITY.index(kind) > SEVERITY.index(other)
+
+
 def legend(kinds: Sequence[str], screen: Console) -> Text:
+    """What the signs mean; a line ends between two of them."""
     plain = screen.options.ascii_only
-    return Text("  " + "   ".join(f"{GLYPHS[kind][plain]} {WORDS[kind]}" for kind in kinds))
+    lines: list[str] = []
+    for kind in kinds:
+        entry = f"{GLYPHS[kind][plain]} {WORDS[kind]}"
+        if lines and cell_len(f"{lines[-1]}   {entry}") <= screen.width:
+            lines[-1] += f"   {entry}"
+        else:
+            lines.append(f"  {entry}")
+    return Text("\n".join(lines))
