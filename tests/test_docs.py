@@ -300,7 +300,7 @@ def flags(command: click.Command) -> Iterator[str]:
         if isinstance(parameter, click.Option):
             yield from (*parameter.opts, *parameter.secondary_opts)
         else:
-            yield parameter.human_readable_name
+            yield parameter.human_readable_name.strip("[]")
 
 
 def test_every_command_and_flag_is_documented() -> None:

@@ -207,6 +207,19 @@ def test_what_the_command_leaves_in_the_background_lives_on(store: Store, tmp_pa
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.req("B7")
+def test_a_grace_that_is_cut_is_said(store: Store) -> None:
+    for words, said in (
+        (("--grace", "50", "--ttl", "9"), "holdfast: --grace 50 is cut to 3, a third of --ttl 9\n"),
+        (("--grace", "3", "--ttl", "9"), ""),
+        (("--ttl", "9"), ""),  # nobody asked for more
+    ):
+        ran = holdfast("run", "job", *words, "--", "true", url=store.url)
+        assert (ran.returncode, ran.stderr) == (0, said)
+    help_ = " ".join(holdfast("run", "--help").stdout.split())
+    assert "more than a third of the ttl is cut to that" in help_
+
+
 # -- what cannot work ------------------------------------------------------------------------------
 
 
@@ -281,12 +294,14 @@ def test_what_cannot_work_is_said(store: Store, name: str, url: str | None, said
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("job",), "missing argument"),
+        (("job",), "COMMAND is missing"),
         (("job", "--no-wait", "--timeout", "1", "--", "true"), "contradict"),
         (("job", "--shared", "--permits", "1", "--", "true"), "contradict"),
-        (("job", "--permits", "0", "--", "true"), "--permits"),
-        (("job", "--ttl", "soon", "--", "true"), "--ttl"),
-        (("job", "--ttl", "0", "--", "true"), "--ttl"),
+        (("job", "--permits", "0", "--", "true"), "--permits: '0' is not a whole number from 1"),
+        (("job", "--permits", "x", "--", "true"), "--permits: 'x' is not a whole number from 1"),
+        (("job", "--ttl", "soon", "--", "true"), "--ttl: 'soon' is not a number of seconds"),
+        (("job", "--ttl", "0", "--", "true"), "--ttl: 0 is too little: it must be more than 0 s"),
+        (("job", "--t", "9", "--", "true"), "there is no option --t. Did you mean --t"),
         (("job", "--on-lost=pray", "--", "true"), "--on-lost"),
         (("job", "ls", "-l"), "write -- before the command"),
     ],

@@ -11,13 +11,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from holdfast.cli import outcome
 from holdfast.extras import how_to_get
-
-if TYPE_CHECKING:
-    import click
 
 __all__ = ["main"]
 
@@ -64,30 +61,27 @@ def _run(words: list[str]) -> int:
 
     from holdfast.cli.app import app
     from holdfast.cli.completion import VARIABLE
+    from holdfast.cli.usage import complaint
 
     if VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
         return shell_complete(app, {}, "holdfast", VARIABLE, os.environ[VARIABLE])
+    command = "holdfast"
     try:
         # Not `app.main`: it has views of its own on errors, interrupts and closed pipes.
-        with app.make_context("holdfast", words) as context:
-            return int(app.invoke(context) or 0)
+        with app.make_context(command, words) as context:
+            try:
+                return int(app.invoke(context) or 0)
+            finally:
+                command = " ".join(filter(None, (command, context.invoked_subcommand)))
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.Abort:  # Ctrl-C at a question
         return outcome.INTERRUPTED
     except click.ClickException as error:
-        outcome.say(_usage(error), *_urls(words))
+        outcome.say(complaint(error, command), *_urls(words))
         return outcome.USAGE
-
-
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "holdfast"
-    message = error.format_message().rstrip(".")
-    end = "" if message.endswith("?") else "."
-    return f"{message[:1].lower()}{message[1:]}{end} See '{path} --help'"
 
 
 def _urls(words: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ __all__ = [
     "UNAVAILABLE",
     "USAGE",
     "Ended",
+    "brief",
     "explain",
     "has_password",
     "one_line",
@@ -96,9 +97,20 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
+LONG_WORD, LONG_LINE = 160, 1600
+"""So much of somebody's text is repeated, and no more: a name may have a thousand characters."""
+
+
+def brief(text: str, limit: int = LONG_WORD) -> str:
+    """What is too long loses its middle: both ends tell names apart."""
+    half = limit // 2 - 2
+    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"
+
+
 def say(text: str, *urls: str | None) -> None:
     """One line on stderr, in one write: several processes of one `run` share it."""
-    line = redact(one_line(f"holdfast: {text}"), *urls) + "\n"
+    words = redact(one_line(f"holdfast: {text}"), *urls).split(" ")  # hidden before it is cut
+    line = brief(" ".join(map(brief, words)), LONG_LINE) + "\n"
     try:
         sys.stderr.flush()
         os.write(2, line.encode(errors="backslashreplace"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -108,9 +109,15 @@ def _escape(character: str) -> str:
 
 def cut(text: str, width: int, ellipsis: str = "…") -> str:
     """At most so many columns wide; what is too much is taken from the middle, because names
-    differ at their ends."""
+    differ at their ends. The number of a process (`host:4711 (label)`) stays whole."""
     if cell_len(text) <= width:
         return text
+    if process := re.fullmatch(r"(\S+)(:\d+)((?: .*)?)", text):
+        host, number, label = process.groups()
+        room = width - len(number)
+        if room >= 2:
+            least = min(cell_len(host), max(room // 2, room - cell_len(label)))
+            return cut(host, least, ellipsis) + number + cut(label, room - least, ellipsis)
     room = max(0, width - len(ellipsis))
     head = _fitting(text, (room + 1) // 2)
     tail = _fitting(text[::-1], room // 2)[::-1]
@@ -131,28 +138,27 @@ class Column:
     title: str
     right: bool = False
     least: int = 0  # > 0: may be cut to this width when there is not enough room
-    spare: bool = False  # may be left out when there is not even room for that
 
 
 GAP = 2
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Console) -> Table:
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Console
+) -> RenderableType:
     """A table without lines and without empty columns, as wide as the screen at most: what may be
-    cut is cut, the widest column first; if that is not enough, what can be spared is left out."""
+    cut is cut, the widest column first. If that is not enough, its rows are written as text."""
     ellipsis = "..." if screen.options.ascii_only else "…"
     shown = [i for i, _ in enumerate(columns) if any(row[i] for row in rows)]
-    while True:
-        texts = {i: (columns[i].title, *(row[i] for row in rows)) for i in shown}
-        widths = {i: max(map(cell_len, column)) for i, column in texts.items()}
-        excess = sum(widths.values()) + GAP * (len(shown) - 1) - screen.width
-        while excess > 0 and (able := [i for i in shown if 0 < columns[i].least < widths[i]]):
-            widths[max(able, key=lambda i: widths[i])] -= 1
-            excess -= 1
-        spare = [i for i in shown if columns[i].spare]
-        if excess <= 0 or not spare:
-            break
-        shown.remove(spare[-1])
+    texts = {i: (columns[i].title, *(row[i] for row in rows)) for i in shown}
+    widths = {i: max(map(cell_len, column)) for i, column in texts.items()}
+    excess = sum(widths.values()) + GAP * (len(shown) - 1) - screen.width
+    while excess > 0 and (able := [i for i in shown if 0 < columns[i].least < widths[i]]):
+        widths[max(able, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    if excess > 0:
+        return Group(*(_stacked([columns[i] for i in shown], [row[i] for i in shown], screen)
+                       for row in rows))  # fmt: skip
     drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for i in shown:
         justify: Literal["left", "right"] = "right" if columns[i].right else "left"
@@ -160,6 +166,35 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Cons
     for row in rows:
         drawn.add_row(*(Text(cut(row[i], widths[i], ellipsis)) for i in shown))
     return drawn
+
+
+def _stacked(columns: Sequence[Column], row: Sequence[str], screen: Console) -> Text:
+    """A row of a table that finds no room: its first cell, and below it what the others say."""
+    entries = [
+        f"{column.title.lower()} {cell}"
+        for column, cell in zip(columns[1:], row[1:], strict=True)
+        if cell
+    ]
+    lines = Text(row[0], "bold").wrap(screen, screen.width)
+    room = screen.width - GAP
+    for flowing in _flow(entries, ", ", room):
+        for line in Text(flowing).wrap(screen, room):
+            line.rstrip()
+            lines.append(Text(" " * GAP).append_text(line))
+    return Text("\n").join(lines)
+
+
+def _flow(entries: Sequence[str], between: str, width: int) -> list[str]:
+    """Lines that end between two entries; one that is wider by itself has a line to itself."""
+    lines: list[str] = []
+    for entry in entries:
+        if lines and cell_len(lines[-1] + between + entry + between.rstrip()) <= width:
+            lines[-1] += between + entry
+        else:
+            if lines:
+                lines[-1] += between.rstrip()
+            lines.append(entry)
+    return lines
 
 
 # -- timelines -------------------------------------------------------------------------------------
@@ -286,11 +321,5 @@ def _worse(kind: str, other: str | None) -> bool:
 def legend(kinds: Sequence[str], screen: Console) -> Text:
     """What the signs mean; a line ends between two of them."""
     plain = screen.options.ascii_only
-    lines: list[str] = []
-    for kind in kinds:
-        entry = f"{GLYPHS[kind][plain]} {WORDS[kind]}"
-        if lines and cell_len(f"{lines[-1]}   {entry}") <= screen.width:
-            lines[-1] += f"   {entry}"
-        else:
-            lines.append(f"  {entry}")
-    return Text("\n".join(lines))
+    entries = [f"{GLYPHS[kind][plain]} {WORDS[kind]}" for kind in kinds]
+    return Text("\n".join(f"  {line}" for line in _flow(entries, "   ", screen.width - 2)))

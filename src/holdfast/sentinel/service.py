@@ -78,7 +78,7 @@ class Sentinel:
         """For ever; ends by an exception only."""
         failures = 0
         with _connect(self._url) as locks:
-            backend = _detectable(locks._current)
+            backend = _detectable(locks)
             lock = locks.lock(NAME, ttl=TTL)
             self._say("standby", why="waiting to lead")
             while True:
@@ -167,7 +167,7 @@ def status(url: str | None) -> dict[str, Any]:
     """Who leads, who stands by, and the leader's counters (None: there are none to be seen)."""
     with _connect(url) as locks:
         engine = locks._current
-        _detectable(engine)
+        _detectable(locks)
         running = [info for info in locks._inspect(NAME, exact=True) if info.name == NAME]
         limit = engine.port.now() + engine.request_timeout
         there = engine.backend.capabilities.cells
@@ -188,11 +188,11 @@ def _connect(url: str | None) -> Locks:
     return connect(url, crash_grace=0)  # whatever the URL, which is the clients', says
 
 
-def _detectable(engine: Engine) -> Detectable:
-    backend = engine.backend
+def _detectable(locks: Locks) -> Detectable:
+    backend = locks._current.backend
     if not isinstance(backend, Detectable):
         raise Unsupported(
-            "this store has no use for a crash detector: it frees what a dead client holds by "
+            f"{locks._url} has no use for a crash detector: it frees what a dead client holds by "
             f"itself, or cannot tell that it died. {WATCHED} can"
         )
     return backend
