@@ -22,7 +22,7 @@ demo: ## holdfast at work in the terminal
 	@scripts/venv .venv-demo none && .venv-demo/bin/holdfast demo
 
 .PHONY: test
-test: venv ## the whole suite with real servers; the library on every Python
+test: venv ## the suite with real servers, drawing a part of what takes long; the library on every Python
 	@$(run) scripts/run_tests.py all $(ARGS)
 
 .PHONY: quick
