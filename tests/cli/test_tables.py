@@ -1,4 +1,7 @@
-"""`ls`, `show`, `watch`, `release`: what people see, and what programs read."""
+"""`ls`, `show`, `watch`, `release`: what people see, and what programs read.
+
+Over 400 lines: a list of cases, each read by itself, that share a store and a way to ask it.
+"""
 
 from __future__ import annotations
 
