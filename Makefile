@@ -22,7 +22,7 @@ demo: ## holdfast at work in the terminal
 	@scripts/venv .venv-demo none && .venv-demo/bin/holdfast demo
 
 .PHONY: test
-test: venv ## the whole suite with real servers; the library on every Python
+test: venv ## the suite with real servers (what takes long: a part); the library on every Python
 	@$(run) scripts/run_tests.py all $(ARGS)
 
 .PHONY: quick
@@ -68,7 +68,8 @@ docs: ## the documentation site, in build/site: offline, strict, no dead links
 	@scripts/venv .venv-docs docs && .venv-docs/bin/python scripts/docs_site.py
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --clean --config-file build/docs.yml >build/docs.log 2>&1 \
 	 || { grep -v ^INFO build/docs.log; exit 1; }
-	@echo build/site/index.html
+	@.venv-docs/bin/python scripts/docs_site.py --check
+	@echo "open it in a browser: file://$(CURDIR)/build/site/index.html"
 
 .PHONY: docs-map
 docs-map: venv ## docs/requirements.md, and the tables of README and backends, anew

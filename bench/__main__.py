@@ -60,7 +60,11 @@ def main(arguments: list[str]) -> int:
         help="import it first: it makes the target's scheme known",
     )
     add("--list", action="store_true", help="the scenarios")
-    add("--page", action="store_true", help="measure nothing: RESULTS.md anew, of what is stored")
+    add(
+        "--page",
+        action="store_true",
+        help="measure nothing: RESULTS.md and its plots anew, of what is stored",
+    )
     said = parser.parse_args(arguments)
     unknown = [name for name in said.scenario if name not in SCENARIOS]
     if said.list or unknown:
@@ -114,7 +118,9 @@ def _write_page(out: Path) -> None:
         if name not in store.without  # what once was measured, and is no more, is no result
     ]
     soaks, kills = (report.load_last(out, kind) for kind in ("soak", "kills"))
-    page = report.page(report.load(out, titles), soaks, kills)
+    runs = report.load(out, titles)
+    report.draw(out, runs)
+    page = report.page(runs, soaks, kills)
     (out / "RESULTS.md").write_text(page)
 
 

@@ -2,7 +2,8 @@
 
 Contract: a function of a scenario's recorded cases. Each bar begins at 1 (the same as the other);
 the thin line is the range over the pairs. Colour says which side is better for the bar's subject,
-and the number says it without colour.
+and the number says it without colour. It has a ground of its own, so it can be read alone, on
+light and on dark.
 """
 
 from __future__ import annotations
@@ -12,21 +13,33 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-__all__ = ["drawn"]
+__all__ = ["drawn", "number"]
 
 WIDTH, LEFT, RIGHT, TOP, ROW, HEAD = 860, 400, 70, 54, 18, 24
 
 STYLE = """
+:root { color-scheme: light dark; background: #ffffff; }
 text { font: 12px system-ui, sans-serif; fill: #24292f; }
 .head { font-weight: 600; } .small { font-size: 11px; } .soft { fill: #6e7781; }
 .grid { stroke: #d0d7de; } .one { stroke: #57606a; } .range { stroke: #57606a; }
 .better { fill: #2f81c1; } .worse { fill: #d1762c; }
 @media (prefers-color-scheme: dark) {
+  :root { background: #0d1117; }
   text { fill: #e6edf3; } .soft { fill: #9198a1; }
   .grid { stroke: #30363d; } .one { stroke: #9198a1; } .range { stroke: #c9d1d9; }
   .better { fill: #58a6e0; } .worse { fill: #e8965a; }
 }
 """
+
+
+def number(value: float) -> str:
+    """Three digits that count, and never as a power of ten."""
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    if abs(value) < 1:
+        return f"{float(text):.15f}".rstrip("0")
+    return f"{float(text):,.0f}".replace(",", " ")
 
 
 def drawn(scenario: str, cases: Sequence[dict[str, Any]]) -> str:
@@ -87,7 +100,7 @@ def _axis(scale: _Scale, height: int) -> Iterator[str]:
         x = scale.x(tick)
         kind = "one" if tick == 1 else "grid"
         yield f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - 8}"/>'
-        yield _text(x, TOP - 4, f"{tick:g}", "small soft", "middle")
+        yield _text(x, TOP - 4, number(tick), "small soft", "middle")
 
 
 def _bar(ratio: dict[str, Any], y: int, scale: _Scale) -> Iterator[str]:
@@ -105,7 +118,7 @@ def _bar(ratio: dict[str, Any], y: int, scale: _Scale) -> Iterator[str]:
         middle = y + 3 + (ROW - 7) / 2
         yield f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>'
         right = max(right, high)
-    yield _text(right + 5, y + 12, f"{ratio['median']:.3g}", "small")
+    yield _text(right + 5, y + 12, number(ratio["median"]), "small")
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from bench import plot
 from bench.session import Case
 
-__all__ = ["faults_of", "load", "load_last", "page", "record", "summary", "table", "write"]
+__all__ = ["draw", "faults_of", "load", "load_last", "page", "record", "summary", "table", "write"]
 
 
 def conditions(command: str) -> dict[str, Any]:
@@ -95,6 +95,13 @@ def write(
     (results / f"{scenario}.svg").write_text(plot.drawn(scenario, cases))
 
 
+def draw(directory: Path, runs: Sequence[dict[str, Any]]) -> None:
+    """The pictures of stored runs anew."""
+    for run in runs:
+        picture = directory / "results" / f"{run['scenario']}.svg"
+        picture.write_text(plot.drawn(run["scenario"], run["cases"]))
+
+
 def load(directory: Path, order: Sequence[str]) -> list[dict[str, Any]]:
     """The stored runs, in the registry's order."""
     paths = [directory / "results" / f"{name}.json" for name in order]
@@ -115,7 +122,7 @@ def number(value: float | None) -> str:
         return "-"
     if value == int(value):
         return f"{int(value)}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else plot.number(value)
 
 
 def _range(ratio: dict[str, Any]) -> str:

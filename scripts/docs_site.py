@@ -1,6 +1,7 @@
 """Lay out the documentation site: `make docs`. What is built, and in which order, comes from here.
 
     python scripts/docs_site.py          # build/docs, the pages, and build/docs.yml, their order
+    python scripts/docs_site.py --check  # of build/site: nothing comes from elsewhere, all is there
 
 Contract: the pages are those of the repository, in the same places, so that a link which works on a
 code host works on the site; beside them lie the files that they link to. The order is that of
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 INDEX = Path("docs/README.md")
 FRONT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md")
 """Pages that are not under docs."""
+BESIDE = ("docs/site/site.css", "docs/site/iframe-worker.js")
+"""What mkdocs.yml names, and no page."""
 KINDS = {
     "Learn": "Tutorial",
     "Do": "How-to",
@@ -110,6 +113,8 @@ def lay_out(build: Path) -> None:
         for target in links(page):
             if (ROOT / target).is_file() and target.suffix != ".md":
                 _copy(target, tree)
+    for file in map(Path, BESIDE):
+        _copy(file, tree)
     (tree / "docs/reference/docstrings.md").write_text(docstrings())
     (tree / "docs/reference/help.md").write_text(commands())
     settings = {"INHERIT": "../mkdocs.yml", "docs_dir": "docs", "site_dir": "site"}
@@ -121,5 +126,25 @@ def _copy(path: Path, tree: Path) -> None:
     shutil.copyfile(ROOT / path, tree / path)
 
 
+# -- what was built --------------------------------------------------------------------------------
+
+LOADED = re.compile(r'<(?:script|img|iframe)\b[^>]*?\bsrc="?([^"\s>]+)|<link\b[^>]*>')
+HREF = re.compile(r'\bhref="?([^"\s>]+)')
+
+
+def missing(site: Path) -> Iterator[str]:
+    """What pages load from elsewhere, or from where nothing is: they shall do without a network."""
+    for page in sorted(site.rglob("*.html")):
+        for match in LOADED.finditer(page.read_text()):
+            address = match[1] or (found[1] if (found := HREF.search(match[0])) else "")
+            address = address.partition("?")[0].partition("#")[0]
+            if address.startswith("/") and page.name == "404.html":
+                continue  # only servers have that page
+            if ":" in address or address.startswith("//") or not (page.parent / address).exists():
+                yield f"{page.relative_to(site)} loads {address}"
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit("\n".join(missing(ROOT / "build" / "site")) or None)
     lay_out(ROOT / "build")

@@ -3,7 +3,8 @@
     python scripts/run_tests.py all [pytest arguments]
     python scripts/run_tests.py quick [pytest arguments]
 
-`all` is the whole suite on this interpreter, real servers included; beside it, at the same time,
+`all` is the suite on this interpreter, real servers included (of what takes long each run draws a
+part, unless HOLDFAST_EVERYTHING=1 says otherwise: tests/rotation.py); beside it, at the same time,
 the tests that need neither servers nor minutes on every other supported interpreter that
 `scripts/find-python --all` finds, each in an environment of its own (.venv-3.12, ...); what they
 print comes afterwards. (Tests mostly wait; and a machine with other things to do is what locks live

@@ -25,12 +25,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "holdfast": ("=holdfast.aio", "=holdfast.sync", "holdfast.errors", "holdfast.types",
                  "=holdfast.backends", "=holdfast.core.options", "=holdfast.core.misuse"),
     "holdfast.errors": (),
+    "holdfast.extras": (),
     "holdfast.types": (),
     "holdfast.core": ("holdfast.types", "holdfast.errors"),
     "holdfast.ports": ("holdfast.core.port", "holdfast.errors"),
     "holdfast.backends": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.clock",
-        "=holdfast.ports.bare",
+        "=holdfast.ports.bare", "=holdfast.extras",
     ),
     "holdfast.client": (
         "holdfast.core", "holdfast.types", "holdfast.errors", "holdfast.ports", "holdfast.backends"
@@ -59,7 +60,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "holdfast.core", "holdfast.types", "holdfast.errors", "=holdfast.ports.thread",
         "=holdfast.sync", "=holdfast.toolbox.values",
     ),
-    "holdfast.cli": (*(f"={module}" for module in PUBLIC), "=holdfast.sentinel"),
+    "holdfast.cli": (
+        *(f"={module}" for module in PUBLIC), "=holdfast.sentinel", "=holdfast.extras",
+    ),
 }  # fmt: skip
 
 # The skins may not reach one backend: they know them by the registry alone.

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ from holdfast.cli.app import app, commands
 from holdfast.cli.lab.levels import LEVELS
 from holdfast.client import CLIENT_OPTIONS
 from holdfast.core.options import LockOptions
+from holdfast.extras import EXTRAS
 from tests.named import ANY, Named, by_row, exists, in_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -298,7 +300,7 @@ def flags(command: click.Command) -> Iterator[str]:
         if isinstance(parameter, click.Option):
             yield from (*parameter.opts, *parameter.secondary_opts)
         else:
-            yield parameter.human_readable_name
+            yield parameter.human_readable_name.strip("[]")
 
 
 def test_every_command_and_flag_is_documented() -> None:
@@ -314,6 +316,35 @@ def test_exit_statuses_are_the_same_in_help_and_reference() -> None:
     documented = {cell for cell in rows(page) if cell.isdigit()}
     helped = set(re.findall(r"^ +(\d+)  ", app.get_help(click.Context(app)), re.MULTILINE))
     assert documented == helped
+
+
+# -- how it is installed ---------------------------------------------------------------------------
+
+BY_NAME = re.compile(r"""pip install (?:-\S+ )*["']?holdfast\b""")
+"""A stranger's package: the name on the public index is another project's."""
+
+
+def test_nothing_tells_to_fetch_holdfast_by_its_name() -> None:
+    trees = ("src", "docs", "examples", "scripts", "bench", ".ci", ".github")
+    found = [path for tree in trees for path in (ROOT / tree).rglob("*")]
+    texts = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    texts += [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.yml"), ROOT / "Makefile"]
+    assert len(texts) > 300
+    assert [named(path) for path in texts if BY_NAME.search(path.read_text())] == []
+
+
+def test_that_check_can_fail() -> None:
+    for wrong in ("'holdfast[redis]'", "holdfast", '-U "holdfast>=0.1"'):
+        assert BY_NAME.search(f"run pip install {wrong} first")
+    for right in ("'.[redis]'", "./holdfast-0.1.0-py3-none-any.whl", "'hiredis>=3'", "."):
+        assert not BY_NAME.search(f"pip install {right}")
+
+
+def test_errors_name_the_packages_of_each_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["optional-dependencies"]
+    wanted = {extra: tuple(needs) for extra, needs in declared.items() if needs and extra != "all"}
+    assert wanted == EXTRAS
 
 
 # -- what pages say can be done --------------------------------------------------------------------

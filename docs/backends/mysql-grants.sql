@@ -1,4 +1,4 @@
--- Once, as who may create tables: holdfast schema mysql://... | mysql DATABASE
+-- Once, as somebody who may create tables: holdfast schema mysql://... | mysql DATABASE
 -- Then this is all that the clients' user needs.
 GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast TO app;
 GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast_claims TO app;

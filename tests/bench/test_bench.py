@@ -474,7 +474,18 @@ def test_a_plot_has_a_bar_on_the_right_side_of_one() -> None:
     assert bar.get("class") == "worse"
     assert float(bar.get("x", 0)) == float(one.get("x1", 0))  # 1.075: to the right
     assert "us / floor" in "".join(drawing.itertext())
-    assert "prefers-color-scheme: dark" in plot.drawn("s", [])
+    light, dark = plot.drawn("s", []).split("@media (prefers-color-scheme: dark)")
+    assert "background: #ffffff" in light  # a ground of its own: it may be opened by itself
+    assert "background: #0d1117" in dark
+
+
+def test_numbers_are_no_powers_of_ten() -> None:
+    wanted = {
+        0: "0", 1.0: "1", 0.5: "0.5", 222.4: "222", 999.6: "1 000", 2216.0: "2 220",
+        12_345_678: "12 300 000", 0.000397: "0.000397", 0.0000443: "0.0000443", -2216: "-2 220",
+    }  # fmt: skip
+    assert {value: plot.number(value) for value in wanted} == wanted
+    assert report.number(0.0000443) == "0.0000443"
 
 
 def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> None:
@@ -495,10 +506,13 @@ def test_results_are_kept_beside_those_of_other_scenarios(tmp_path: Path) -> Non
 def test_what_is_measured_no_more_is_no_result(tmp_path: Path) -> None:
     for name in ("redlock-uncontended", "redlock-drain"):
         report.write(tmp_path, name, "python -m bench", [report.record(sample())], 61.0)
+    picture = tmp_path / "results" / "redlock-uncontended.svg"
+    picture.write_text("as an older version drew it")
     assert main(["--page", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "RESULTS.md").read_text()
     assert "## redlock-uncontended" in page
     assert "## redlock-drain" not in page
+    assert ElementTree.fromstring(picture.read_text()) is not None  # drawn anew
 
 
 def test_the_page_shows_the_last_soak_of_each_backend(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_names_are_completed(complete: Callable[[str, str, str], list[str]]) -> 
         assert "invoice:42" in complete("zsh", "holdfast show inv", url)
         assert "plain,invoice:42" in complete("fish", "holdfast show inv", url)
     assert "plain,--on-lost" in complete("bash", "holdfast run --o", url)
+    assert complete("bash", "holdfast run --q", url) == ["plain,--quiet-busy"]
     assert complete("bash", "holdfast run --on-lost=", url) == ["plain,kill", "plain,warn"]
     assert complete("bash", "holdfast wa", url) == ["plain,watch"]
 

@@ -7,6 +7,7 @@ import re
 import signal
 import tempfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,7 +21,16 @@ from holdfast.cli.judge import (
     judge_crash,
     judge_pause,
 )
-from holdfast.cli.screen import Row, Span, open_screen, timeline
+from holdfast.cli.screen import (
+    GLYPHS,
+    WORDS,
+    Row,
+    Span,
+    legend,
+    open_screen,
+    shown,
+    timeline,
+)
 from holdfast.cli.stage import Stage
 from tests.cli.harness import CLI, Terminal, environment, kernel_children, line, started, until
 from tests.cli.launch import patient
@@ -224,6 +234,67 @@ def test_a_timeline_shows_each_moment() -> None:
     assert middles == [["·", "█", "x", "x"], [" ", "·", "█", " "]]
     assert lines[2].endswith("4.0 s")
     assert max(map(len, lines)) <= screen.width
+
+
+@pytest.mark.parametrize("kind", ["clash", "dead", "stale", "paused", "hold"])
+@pytest.mark.parametrize("start", [0.0, 4.999, 5.03, 9.999])
+def test_what_is_shorter_than_a_column_is_shown(kind: str, start: float) -> None:
+    """A column is 0.15 s; a row that only waits is around it."""
+    rows = [Row("ada", "blue", [Span("wait", 0.0, 10.0), Span(kind, start, start + 0.0005)])]
+    screen = open_screen(io.StringIO())
+    drawn = timeline(rows, 10.0, 10.0, screen).plain
+    assert 1 <= drawn.count(GLYPHS[kind][0]) <= 2
+    assert shown(rows, 10.0, 10.0, screen) == [each for each in GLYPHS if each in (kind, "wait")]
+
+
+def test_the_worst_in_a_column_is_what_it_shows() -> None:
+    worse = ("wait", "hold", "paused", "stale", "dead", "clash")
+    screen = open_screen(io.StringIO())
+    for number, kind in enumerate(worse):
+        brief = [Span(one, 5.0 + 0.01 * place, 5.005 + 0.01 * place)
+                 for place, one in enumerate(worse[: number + 1])]  # fmt: skip
+        for spans in (brief, brief[::-1]):
+            rows = [Row("ada", "blue", spans)]
+            assert shown(rows, 100.0, 100.0, screen) == [kind]
+
+
+def test_what_has_not_begun_is_not_shown() -> None:
+    rows = [Row("ada", "blue", [Span("hold", 5.0), Span("clash", 6.0, 7.0)])]
+    screen = open_screen(io.StringIO())
+    assert shown(rows, 4.0, 10.0, screen) == []
+    assert shown(rows, 5.5, 10.0, screen) == ["hold"]
+    assert shown(rows, 12.0, 4.0, screen) == []  # to the right of it all
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("longest", [0.05, 0.2, 1.0])
+def test_one_after_the_other_is_not_drawn_as_two_at_once(
+    columns: int, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holds that are shorter than a column share it: it shows one of them."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    random = Random(columns)
+    rows = [Row(name, "blue", [Span("wait", 0.0, 10.0)]) for name in "abcd"]
+    moment, holds = 0.0, 0
+    while moment < 10:
+        start, moment = moment, moment + random.uniform(0.01, longest)
+        rows[holds % 4].spans.append(Span("hold", start, moment))
+        holds += 1
+    drawn = timeline(rows, 10.0, 10.0, open_screen(io.StringIO())).plain.splitlines()[:4]
+    bars = [row.partition("│")[2] for row in drawn]
+    assert [column.count("█") for column in zip(*bars, strict=True)] == [1] * len(bars[0])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_legend_ends_its_lines_between_entries(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    screen = open_screen(io.StringIO())
+    lines = legend(list(GLYPHS), screen).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    entries = [entry for line in lines for entry in line.strip().split("   ")]
+    assert entries == [f"{GLYPHS[kind][0]} {WORDS[kind]}" for kind in GLYPHS]
 
 
 def test_a_plain_encoding_gets_plain_characters() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
+import io
 import json
 import re
 import signal
@@ -17,11 +18,14 @@ from typing import Any
 import pytest
 
 from holdfast.cli.lab import show
+from holdfast.cli.lab.drawing import BOTH, rows
 from holdfast.cli.lab.history import Event, History
 from holdfast.cli.lab.level import Level, judge_exclusion
 from holdfast.cli.lab.levels import LEVELS
 from holdfast.cli.lab.page import page
 from holdfast.cli.lab.resp import through
+from holdfast.cli.lab.svg import timeline_svg
+from holdfast.cli.screen import open_screen, timeline
 from tests.cli.harness import (
     CLI,
     Terminal,
@@ -80,6 +84,8 @@ def test_the_naive_form_breaks_and_ours_holds(
     faults = [[e["what"] for e in form["events"] if e["what"] in FAULTS] for form in level["forms"]]
     assert faults[1:] == faults[:1] * len(others)
     assert bool(faults[0]) == (name not in ("client-clocks", "short-lease"))
+    # What is only prepared is not drawn: the picture begins with what happens.
+    assert all(0 <= form["events"][0]["at"] < 1 for form in level["forms"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -373,6 +379,21 @@ def test_two_at_once_are_found() -> None:
     assert finding.outcome == "broken"
     assert finding.text.endswith("at the same time, 1000 ms")
     assert judge_exclusion(history, "bob", "cleo", "ada", "bob").outcome == "unclear"
+
+
+@pytest.mark.parametrize("length", [0.02, 1.0, 15.0, 600.0])
+def test_what_was_over_at_once_is_drawn(length: float) -> None:
+    """Two at once for a millisecond, at the end of a long picture: it is what the level proves."""
+    end = length - 0.001
+    history = told((0, "ada", "hold"), (end, "bob", "hold"), (length, "ada", "free"))
+    drawn = rows(history, ["ada", "bob"], 0.0)
+    assert [row.name for row in drawn] == ["ada", "bob", BOTH]
+    assert "!" in timeline(drawn, length, length, open_screen(io.StringIO())).plain
+    picture = ElementTree.fromstring(timeline_svg(drawn, length, [], "x"))
+    boxes = {box.get("class"): box for box in picture.iter("{http://www.w3.org/2000/svg}rect")}
+    for kind in (f"clash {BOTH}", "hold bob"):
+        assert float(boxes[kind].get("width", "")) >= 4
+        assert float(boxes[kind].get("x", "")) + float(boxes[kind].get("width", "")) <= 760
 
 
 def test_one_after_the_other_is_held_only_if_everybody_had_it() -> None:

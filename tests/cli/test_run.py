@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import holdfast as library
-from tests.cli.harness import alive, holdfast, line, started, until
+from tests.cli.harness import (
+    CLI,
+    Terminal,
+    alive,
+    environment,
+    holdfast,
+    line,
+    started,
+    until,
+)
 from tests.cli.store import Store
 
 SAY = "echo started; read end"
@@ -113,6 +122,40 @@ def test_a_timeout_is_waited_for_and_leaves_nothing(store: Store, locks: library
     assert "for 0.4 s" in ran.stderr
 
 
+@pytest.mark.req("B7", "R7")
+@pytest.mark.parametrize("patience", [("--no-wait",), ("--timeout", "0.2")])
+def test_a_busy_lock_is_quiet_if_that_is_wanted(
+    store: Store, locks: library.Locks, patience: tuple[str, ...]
+) -> None:
+    command = ("run", "job", *patience, "--quiet-busy", "--", "sh", "-c", "echo ran; exit 3")
+    with locks.lock("job"):
+        ran = holdfast(*command, url=store.url)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (75, "", "")
+    assert waiting(locks, "job") == 0
+    ran = holdfast(*command, url=store.url)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "ran\n", "")
+
+
+@pytest.mark.req("B7", "R7")
+def test_only_a_busy_lock_is_quiet(store: Store, tmp_path: Path) -> None:
+    away = f"served://{tmp_path}/nobody?request_timeout=0.3"
+    for name, program, url, status in (
+        ("job", "true", away, 69),
+        ("job", "no-such-command", store.url, 127),
+        ("", "true", store.url, 78),
+    ):
+        ran = holdfast("run", name, "--no-wait", "--quiet-busy", "--", program, url=url)
+        assert ran.returncode == status
+        assert ran.stderr.count("\n") == 1
+
+
+def test_who_waits_quietly_at_a_terminal_says_nothing(store: Store, locks: library.Locks) -> None:
+    words = ("run", "job", "--timeout", "1.6", "--quiet-busy", "--", "true")
+    with locks.lock("job"), Terminal(*CLI, *words, env=environment(store.url)) as terminal:
+        assert terminal.wait() == 75  # longer than it takes until waiting is said
+        assert terminal.said == ""
+
+
 @pytest.mark.req("B7", "R10")
 def test_readers_share_and_a_writer_does_not(store: Store, locks: library.Locks) -> None:
     with locks.rwlock("book").read():
@@ -162,6 +205,19 @@ def test_what_the_command_leaves_in_the_background_lives_on(store: Store, tmp_pa
         assert alive(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.req("B7")
+def test_a_grace_that_is_cut_is_said(store: Store) -> None:
+    for words, said in (
+        (("--grace", "50", "--ttl", "9"), "holdfast: --grace 50 is cut to 3, a third of --ttl 9\n"),
+        (("--grace", "3", "--ttl", "9"), ""),
+        (("--ttl", "9"), ""),  # nobody asked for more
+    ):
+        ran = holdfast("run", "job", *words, "--", "true", url=store.url)
+        assert (ran.returncode, ran.stderr) == (0, said)
+    help_ = " ".join(holdfast("run", "--help").stdout.split())
+    assert "more than a third of the ttl is cut to that" in help_
 
 
 # -- what cannot work ------------------------------------------------------------------------------
@@ -238,12 +294,14 @@ def test_what_cannot_work_is_said(store: Store, name: str, url: str | None, said
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("job",), "missing argument"),
+        (("job",), "COMMAND is missing"),
         (("job", "--no-wait", "--timeout", "1", "--", "true"), "contradict"),
         (("job", "--shared", "--permits", "1", "--", "true"), "contradict"),
-        (("job", "--permits", "0", "--", "true"), "--permits"),
-        (("job", "--ttl", "soon", "--", "true"), "--ttl"),
-        (("job", "--ttl", "0", "--", "true"), "--ttl"),
+        (("job", "--permits", "0", "--", "true"), "--permits: '0' is not a whole number from 1"),
+        (("job", "--permits", "x", "--", "true"), "--permits: 'x' is not a whole number from 1"),
+        (("job", "--ttl", "soon", "--", "true"), "--ttl: 'soon' is not a number of seconds"),
+        (("job", "--ttl", "0", "--", "true"), "--ttl: 0 is too little: it must be more than 0 s"),
+        (("job", "--t", "9", "--", "true"), "there is no option --t. Did you mean --t"),
         (("job", "--on-lost=pray", "--", "true"), "--on-lost"),
         (("job", "ls", "-l"), "write -- before the command"),
     ],

@@ -1,9 +1,13 @@
-"""`ls`, `show`, `watch`, `release`: what people see, and what programs read."""
+"""`ls`, `show`, `watch`, `release`: what people see, and what programs read.
+
+Over 400 lines: a list of cases, each read by itself, that share a store and a way to ask it.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -184,8 +188,8 @@ def test_tables_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> N
     out = io.StringIO()
     screen = open_screen(out)
     columns = [
-        Column("NAME", least=12), Column("HELD BY", least=12), Column("AS", spare=True),
-        Column("EMPTY"), Column("SINCE", right=True, spare=True), Column("WAITING", right=True),
+        Column("NAME", least=12), Column("HELD BY", least=12), Column("AS"), Column("EMPTY"),
+        Column("SINCE", right=True), Column("WAITING", right=True),
     ]  # fmt: skip
     screen.print(
         table(
@@ -197,8 +201,52 @@ def test_tables_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> N
     rows = out.getvalue().splitlines()
 
     assert max(map(cell_len, rows)) <= width
-    assert rows[1].rstrip().endswith("3")
-    assert "…" in rows[1]
+    if width > 60:
+        assert rows[1].rstrip().endswith("3")
+        assert "…" in rows[1]
+    else:  # not even when it is cut: below one another, and whole
+        text = "".join("".join(row.split()) for row in rows)
+        assert text.startswith("n" * 300)
+        assert "h" * 300 in text
+        assert text.endswith("heldbya,asb,emptyc,sinced,waitinge")
+
+
+@pytest.mark.req("B7")
+@pytest.mark.parametrize("width", [40, 50, 60, 70, 80, 120])
+def test_nothing_is_left_out_where_it_is_narrow(
+    width: int,
+    mine: library.Locks,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At any width the process is a number that `kill` takes, and `show` shows everything."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    with mine.lock("invoice:42", ttl=600, metadata={"batch": "7"}) as lease:
+        said = run(capsys, "ls") + run(capsys, "show", "invoice:42")
+    assert max(map(cell_len, said.splitlines())) <= width
+    listed, _, shown = " ".join(said.split()).partition("held by 1")
+    for text in (listed, shown):
+        assert f":{os.getpid()}" in text
+        assert "exclusive" in text
+        assert "10 min" in text
+    assert str(lease.fence) in shown.partition("last token")[2].partition(" ")[2][10:]
+    assert "batch=7" in shown
+
+
+def test_watch_finds_room_where_a_lock_takes_several_lines(
+    store: Store, locks: library.Locks
+) -> None:
+    env = environment(store.url, TERM="xterm-256color")
+    with ExitStack() as stack:
+        for number in range(20):
+            stack.enter_context(locks.lock(f"one-of-many-names:{number:02}"))
+        words = ("watch", "--interval", "0.05")
+        with Terminal(*CLI, *words, env=env, columns=40) as terminal:
+            terminal.expect("20 locks")
+            more = terminal.expect(r"and (\d+) more")
+            assert 10 < int(more[1]) < 19
+            terminal.type("\x03")
+            assert terminal.wait() == 130
 
 
 def test_colours_can_be_read_on_black_and_on_white() -> None:
@@ -234,6 +282,10 @@ def test_cutting() -> None:
     assert cut("漢字漢字漢字", 8) == "漢字…字"
     assert cut("abc", 1) == "…"
     assert cut("", 0) == ""
+    assert cut("host:4711 (nightly-report)", 20) == "host:4711 (nig…port)"
+    assert cut("a-host-with-a-long-name:4711 (nightly-report)", 24) == "a-ho…name:4711 (nig…ort)"
+    assert cut("a-host-with-a-long-name:4711", 16) == "a-hos…-name:4711"
+    assert cut("host:4711 (x) +2", 15) == "host:4711 (x…+2"
     assert clean("plain ünïcode 漢 :-/") == "plain ünïcode 漢 :-/"
     assert clean("\ud800\x00\x7f\u2028") == r"\ud800\x00\x7f\u2028"
 

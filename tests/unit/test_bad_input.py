@@ -255,16 +255,15 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "memory://from-environment" in repr(client)
 
 
-def test_a_missing_client_package_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+@pytest.mark.parametrize(("extra", "package"), [("redis", "hiredis>=3"), ("theirs", "theirs")])
+def test_a_missing_client_package_is_named(
+    extra: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "needs_a_client.py").write_text("import a_client_nobody_has\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(backends, "_registry", dict(backends._registry))
-    holdfast.register("needy", "needs_a_client:Backend", extra="redis")
-    with pytest.raises(
-        Misconfigured, match=r"a_client_nobody_has.*pip install 'holdfast\[redis\]'"
-    ):
+    holdfast.register("needy", "needs_a_client:Backend", extra=extra)
+    with pytest.raises(Misconfigured, match=f"a_client_nobody_has.*: pip install '{package}'$"):
         holdfast.connect("needy://host")
     sys.modules.pop("needs_a_client", None)
 

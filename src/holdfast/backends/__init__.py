@@ -16,6 +16,7 @@ from typing import Protocol, cast
 from holdfast.backends.url import Option, Url
 from holdfast.core.backend import Backend
 from holdfast.errors import Misconfigured
+from holdfast.extras import how_to_get
 
 __all__ = ["BackendFactory", "find", "register", "schemes"]
 
@@ -23,7 +24,7 @@ __all__ = ["BackendFactory", "find", "register", "schemes"]
 @dataclass(frozen=True, slots=True)
 class Entry:
     target: str  # "module:Class"
-    extra: str | None  # the pip extra that brings its client
+    extra: str | None  # what brings its client: a key of EXTRAS, or a package
 
 
 _registry: dict[str, Entry] = {
@@ -102,5 +103,5 @@ def find(scheme: str) -> BackendFactory:
             raise
         raise Misconfigured(
             f"{scheme}:// needs the package {error.name!r}, which is not installed: "
-            f"pip install 'holdfast[{entry.extra}]'"
+            f"{how_to_get(entry.extra)}"
         ) from error

@@ -11,12 +11,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from holdfast.cli import outcome
-
-if TYPE_CHECKING:
-    import click
+from holdfast.extras import how_to_get
 
 __all__ = ["main"]
 
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("click", "rich"):
             return outcome.report(error)
-        outcome.say(f"the command line needs {error.name}: pip install 'holdfast[cli]'")
+        outcome.say(f"the command line needs {error.name}: {how_to_get('cli')}")
         return outcome.FAILED
     except Exception as error:  # noqa: BLE001 - nobody shall have to read a traceback
         return outcome.report(error, *_urls(words))
@@ -63,30 +61,27 @@ def _run(words: list[str]) -> int:
 
     from holdfast.cli.app import app
     from holdfast.cli.completion import VARIABLE
+    from holdfast.cli.usage import complaint
 
     if VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
         return shell_complete(app, {}, "holdfast", VARIABLE, os.environ[VARIABLE])
+    command = "holdfast"
     try:
         # Not `app.main`: it has views of its own on errors, interrupts and closed pipes.
-        with app.make_context("holdfast", words) as context:
-            return int(app.invoke(context) or 0)
+        with app.make_context(command, words) as context:
+            try:
+                return int(app.invoke(context) or 0)
+            finally:
+                command = " ".join(filter(None, (command, context.invoked_subcommand)))
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.Abort:  # Ctrl-C at a question
         return outcome.INTERRUPTED
     except click.ClickException as error:
-        outcome.say(_usage(error), *_urls(words))
+        outcome.say(complaint(error, command), *_urls(words))
         return outcome.USAGE
-
-
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "holdfast"
-    message = error.format_message().rstrip(".")
-    end = "" if message.endswith("?") else "."
-    return f"{message[:1].lower()}{message[1:]}{end} See '{path} --help'"
 
 
 def _urls(words: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ Distributed locks that know when they are no longer yours.
   holdfast ls                             # who holds what, and who waits
   holdfast watch                          # the same, live
   holdfast release nightly --force        # take it away from its holder
-  holdfast sentinel                       # free what dead clients hold
+  holdfast sentinel redis://host          # free what dead clients hold
   holdfast demo                           # see it at work, in ten seconds
   holdfast lab                            # how locks on Redis go wrong, live
 """

@@ -74,7 +74,7 @@ the names of locks.
 
 
 @click.command(help=HELP, short_help="print the completion script of a shell")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> int:
     kind = get_completion_class(shell)

@@ -97,7 +97,7 @@ class Contention:
                 self.look_at_the_line()
                 self.direct(players)
                 draw()
-        stage.legend("hold", "wait", "dead")
+        stage.legend()
         judge_contention(stage.verdict, self.holds, [line for line in self.lines if len(line) > 1])
         crash_release = stage.locks.capabilities.crash_release
         promise = self.TTL + 1.0 if crash_release == "ttl" else 1.0
@@ -199,7 +199,7 @@ class Interruption:
             self.write(ada, self.until(ada, "write"))
             pause.kept = bool(self.until(ada, "free")["kept"])
             self.draw()
-        stage.legend("hold", "wait", "paused", "stale")
+        stage.legend()
         pause.careless, pause.careful = (account.balance for account in self.accounts)
         pause.expected = self.START + self.BOBS
         judge_pause(stage.verdict, pause)

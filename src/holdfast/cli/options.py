@@ -7,20 +7,24 @@ Contract: --url may stand before the command or behind it; without it the librar
 from __future__ import annotations
 
 import math
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
 import holdfast
-from holdfast.cli.outcome import STATUSES, has_password, say
+from holdfast.cli.outcome import MISCONFIGURED, STATUSES, Ended, has_password, say
 
 __all__ = [
     "NAME",
+    "Count",
     "Seconds",
     "complete_names",
     "connect",
+    "defaulted",
     "given_url",
     "json_option",
     "url_option",
@@ -43,15 +47,44 @@ json_option = click.option(
 )
 
 
-class Seconds(click.FloatRange):
-    """NaN is in every range, as click compares it."""
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """click's own ranges speak of ranges, and NaN is in each of them."""
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> None:
+        """`above`: more than the least."""
+        self.least, self.most, self.above = least, most, above
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        number: float = super().convert(value, param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
         if math.isnan(number):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        if number < self.least or (self.above and number == self.least):
+            least = f"{'more than' if self.above else 'at least'} {self.least:g}"
+            self.fail(f"{value} is too little: it must be {least} s", param, ctx)
+        if number > self.most:
+            self.fail(f"{value} is too much: at most {self.most:g} s", param, ctx)
+        return number
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A whole number from 1 on."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is not a whole number from 1 on", param, ctx)
         return number
 
 
@@ -93,6 +126,21 @@ def given_url(ctx: click.Context, url: str | None) -> str | None:
 
 def connect(ctx: click.Context, url: str | None) -> holdfast.Locks:
     return holdfast.connect(given_url(ctx, url))
+
+
+@contextmanager
+def defaulted(url: str | None) -> Generator[None]:
+    """For what the default store cannot do: a refusal says that nobody has named another one."""
+    try:
+        yield
+    except holdfast.Unsupported as error:
+        if url is not None or os.environ.get("HOLDFAST_URL"):
+            raise
+        raise Ended(
+            MISCONFIGURED,
+            f"no store was named, and the default one cannot do this: {error}. Name one by its "
+            "URL, or by HOLDFAST_URL",
+        ) from error
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

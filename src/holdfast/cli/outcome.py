@@ -32,6 +32,7 @@ __all__ = [
     "UNAVAILABLE",
     "USAGE",
     "Ended",
+    "brief",
     "explain",
     "has_password",
     "one_line",
@@ -60,6 +61,9 @@ STATUSES: dict[int, str] = {
 """Every status that is holdfast's own. `run` ends with its command's, or 128 + n for signal n."""
 
 
+QUESTION = "Is the store up, and the URL right"
+
+
 class Ended(Exception):
     """Raised to end a command with a status and, unless it is empty, one line on stderr."""
 
@@ -76,7 +80,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         case Ended():
             return error.status, text
         case holdfast.Unavailable():
-            return UNAVAILABLE, f"{text}. Is the store up, and the URL right (--url, HOLDFAST_URL)?"
+            text = text.removesuffix(f"{QUESTION}?").rstrip(". ")  # asked once, and with the flags
+            return UNAVAILABLE, f"{text}. {QUESTION} (--url, HOLDFAST_URL)?"
         case holdfast.AcquireTimeout():
             return BUSY, text
         case holdfast.LeaseLost():
@@ -96,9 +101,20 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
+LONG_WORD, LONG_LINE = 160, 1600
+"""So much of somebody's text is repeated, and no more: a name may have a thousand characters."""
+
+
+def brief(text: str, limit: int = LONG_WORD) -> str:
+    """What is too long loses its middle: both ends tell names apart."""
+    half = limit // 2 - 2
+    return text if len(text) <= limit else f"{text[:half]}...{text[-half:]}"
+
+
 def say(text: str, *urls: str | None) -> None:
     """One line on stderr, in one write: several processes of one `run` share it."""
-    line = redact(one_line(f"holdfast: {text}"), *urls) + "\n"
+    words = redact(one_line(f"holdfast: {text}"), *urls).split(" ")  # hidden before it is cut
+    line = brief(" ".join(map(brief, words)), LONG_LINE) + "\n"
     try:
         sys.stderr.flush()
         os.write(2, line.encode(errors="backslashreplace"))

@@ -20,6 +20,7 @@ class Plan:
     url: str | None = None
     ttl: float = 30.0
     timeout: float = -1.0
+    quiet_busy: bool = False
     shared: bool = False
     permits: int | None = None
     kill: bool = True

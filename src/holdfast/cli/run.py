@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from holdfast.cli.command import check_executable
 from holdfast.cli.front import run_guarded
 from holdfast.cli.options import (
     NAME,
+    Count,
     Seconds,
     complete_names,
     given_url,
     url_option,
     write_statuses,
 )
+from holdfast.cli.outcome import say
 from holdfast.cli.plan import Plan
+from holdfast.cli.usage import worded
 
 __all__ = ["run"]
 
@@ -53,8 +57,10 @@ class Run(click.Command):
         except click.NoSuchOption as error:
             if "--" in args:
                 raise
+            text = worded(error)
+            end = "" if text.endswith("?") else "."
             hint = "If it belongs to the command, write -- before the command"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+            raise click.UsageError(f"{text}{end} {hint}", ctx) from error
 
 
 @click.command(cls=Run, help=HELP, short_help="run a command while holding a lock")
@@ -62,23 +68,28 @@ class Run(click.Command):
 @click.argument("command", nargs=-1, required=True)
 @click.option(
     "--ttl",
-    type=Seconds(min=0, min_open=True),
+    type=Seconds(above=True),
     default=30.0,
-    show_default="30",
     metavar="SECONDS",
-    help="The store frees the lock so long after the last renewal. Renewed every third of it.",
+    help="The store frees the lock so long after the last renewal; 30 by default. Renewed every "
+    "third of it.",
 )
 @click.option(
     "--timeout",
-    type=Seconds(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     help="Wait so long for the lock, then end with 75. Without it: for ever.",
 )
 @click.option("--no-wait", is_flag=True, help="Do not wait for the lock: 75 at once.")
+@click.option(
+    "--quiet-busy",
+    is_flag=True,
+    help="Say nothing if somebody else holds it (cron mails what is said); 75 all the same.",
+)
 @click.option("--shared", is_flag=True, help="As a reader: together with other readers.")
 @click.option(
     "--permits",
-    type=click.IntRange(min=1),
+    type=Count(),
     metavar="N",
     help="As a semaphore: at most N at once. All users of NAME must say the same N.",
 )
@@ -86,16 +97,15 @@ class Run(click.Command):
     "--on-lost",
     type=click.Choice(["kill", "warn"]),
     default="kill",
-    show_default=True,
-    help="When the lock is lost: end the command, or only say so.",
+    help="When the lock is lost: end the command (kill, the default), or only say so.",
 )
 @click.option(
     "--grace",
-    type=Seconds(min=0),
+    type=Seconds(),
     default=5.0,
-    show_default="5",
     metavar="SECONDS",
-    help="From TERM to KILL when the lock is running out; at most a third of the ttl.",
+    help="From TERM to KILL when the lock is running out, 5 by default; more than a third of the "
+    "ttl is cut to that.",
 )
 @url_option
 @click.pass_context
@@ -107,6 +117,7 @@ def run(
     ttl: float,
     timeout: float | None,
     no_wait: bool,
+    quiet_busy: bool,
     shared: bool,
     permits: int | None,
     on_lost: str,
@@ -125,9 +136,12 @@ def run(
         url=given_url(ctx, url),
         ttl=ttl,
         timeout=patience,
+        quiet_busy=quiet_busy,
         shared=shared,
         permits=permits,
         kill=on_lost == "kill",
         grace=grace,
     )
+    if plan.notice < grace and ctx.get_parameter_source("grace") is not ParameterSource.DEFAULT:
+        say(f"--grace {grace:g} is cut to {plan.notice:g}, a third of --ttl {ttl:g}")
     return run_guarded(plan)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import given_url, url_option
+from holdfast.cli.options import defaulted, given_url, url_option
 from holdfast.cli.outcome import FAILED, INTERRUPTED, OK
 from holdfast.sentinel import Event, Sentinel, status
 
@@ -29,7 +29,7 @@ class Terminated(KeyboardInterrupt):
     "when they die. Runs until Ctrl-C or TERM. Several may run: one leads, the others stand\n"
     "by. With --status it does not run, but shows the running ones and what they did.",
 )
-@click.argument("store", metavar="URL", default=None, required=False)
+@click.argument("store", metavar="[URL]", default=None, required=False)
 @click.option("--json", "as_json", is_flag=True, help="JSON: a line for each event, or the status.")
 @click.option("--status", "show", is_flag=True, help="Show the running ones; 1 if there are none.")
 @url_option
@@ -41,10 +41,12 @@ def sentinel(
         raise click.UsageError("the store is named twice")
     where = given_url(ctx, store or url)
     if show:
-        return show_status(status(where), as_json)
+        with defaulted(where):
+            return show_status(status(where), as_json)
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        Sentinel(where, print_json_line if as_json else print_line).run()
+        with defaulted(where):
+            Sentinel(where, print_json_line if as_json else print_line).run()
     except Terminated:
         return OK
     except KeyboardInterrupt:  # how one leaves it

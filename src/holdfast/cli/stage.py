@@ -16,7 +16,7 @@ from rich.text import Text
 
 import holdfast
 from holdfast.cli import kernel
-from holdfast.cli.screen import PALETTE, Row, Screen, legend, timeline
+from holdfast.cli.screen import PALETTE, Row, Screen, legend, shown, timeline
 from holdfast.cli.troupe import Player, Said, Troupe
 
 __all__ = ["COLOURS", "Broken", "Stage"]
@@ -42,6 +42,7 @@ class Stage:
         self.rows: dict[str, Row] = {}
         self.verdicts: list[tuple[bool, str]] = []
         self.margin = 5  # as wide as the longest name
+        self.shown: list[str] = []  # kinds of spans that can be seen in the last timeline
         self._began = 0.0
 
     # -- a scene ----------------------------------------------------------------------------------
@@ -63,8 +64,13 @@ class Stage:
                 if said["what"] == "gone":
                     raise Broken(f"the process of {player.name} ended before it was ready")
                 ready += said["what"] == "ready"
-        self._began = kernel.now()
+        self.begin_now()
         return players
+
+    def begin_now(self) -> float:
+        """What came before was preparation: the scene's time counts from here."""
+        self._began = kernel.now()
+        return self._began
 
     def passed(self, moment: float | None = None) -> float:
         """Seconds since the scene began."""
@@ -81,8 +87,9 @@ class Stage:
         """The timeline, drawn live where that is possible. Yields what draws it now."""
 
         def picture() -> Text:
-            now = self.passed()
-            return timeline(list(self.rows.values()), now, max(now, length), self.screen)
+            now, rows = self.passed(), list(self.rows.values())
+            self.shown = shown(rows, now, max(now, length), self.screen)
+            return timeline(rows, now, max(now, length), self.screen)
 
         if not self.screen.moves:
             yield lambda: None
@@ -98,8 +105,8 @@ class Stage:
             head.append(f"{who:<{self.margin}} ", PALETTE[COLOURS.get(who, "grey")]), text
         )
 
-    def legend(self, *kinds: str) -> None:
-        self.screen.print(legend(kinds, self.screen))
+    def legend(self) -> None:
+        self.screen.print(legend(self.shown, self.screen))
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import click
 
 import holdfast
 from holdfast.cli.options import NAME, complete_names, connect, json_option, url_option
-from holdfast.cli.outcome import FAILED, Ended
+from holdfast.cli.outcome import FAILED, Ended, brief
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,10 +89,10 @@ def overview(infos: Sequence[holdfast.LockInfo], screen: Screen) -> RenderableTy
 
     columns = (
         Column("NAME", least=12),
-        Column("HELD BY", least=12),
-        Column("AS", spare=True),
-        Column("SINCE", right=True, spare=True),
-        Column("LEFT", right=True, spare=True),
+        Column("HELD BY", least=16),
+        Column("AS"),
+        Column("SINCE", right=True),
+        Column("LEFT", right=True),
         Column("WAITING", right=True),
     )
     rows: list[tuple[str, ...]] = []
@@ -121,12 +121,12 @@ def details(info: holdfast.LockInfo, screen: Screen) -> RenderableType:
 
     columns = (
         Column(""),
-        Column("WHO", least=12),
-        Column("AS", spare=True),
-        Column("SINCE", right=True, spare=True),
-        Column("LEFT", right=True, spare=True),
-        Column("TOKEN", right=True, spare=True),
-        Column("ABOUT", least=12, spare=True),
+        Column("WHO", least=16),
+        Column("AS"),
+        Column("SINCE", right=True),
+        Column("LEFT", right=True),
+        Column("TOKEN", right=True),
+        Column("ABOUT", least=12),
     )
     rows: list[tuple[str, ...]] = []
     places = [("holds", claim) for claim in info.holders]
@@ -170,7 +170,8 @@ def ls(ctx: click.Context, /, prefix: str, as_json: bool, url: str | None) -> in
     if infos:
         screen.print(overview(infos, screen))
     else:
-        screen.paint(f"Nobody holds a lock{f' that begins with {clean(prefix)!r}' * bool(prefix)}.")
+        begins = f" that begins with {brief(clean(prefix))!r}" if prefix else ""
+        screen.paint(f"Nobody holds a lock{begins}.")
     return 0
 
 
@@ -247,9 +248,10 @@ def release(
 
 
 def plain(name: str) -> str:
+    """For a line of text."""
     from holdfast.cli.screen import clean
 
-    return clean(name)
+    return brief(clean(name))
 
 
 def ask(info: holdfast.LockInfo) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.options import Seconds, connect, json_option, url_option
+import holdfast
+from holdfast.cli.options import Seconds, defaulted, given_url, json_option, url_option
 from holdfast.cli.tables import print_json
 
 __all__ = ["schema", "sweep"]
@@ -19,11 +20,12 @@ __all__ = ["schema", "sweep"]
     "for a database in which the clients' user may not create any. Nothing is contacted.\n\n"
     "\b\n  holdfast schema postgresql://host/db | psql -h host db",
 )
-@click.argument("store", required=False, metavar="URL")
+@click.argument("store", required=False, metavar="[URL]")
 @url_option
 @click.pass_context
 def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
-    with connect(ctx, store or url) as locks:
+    where = given_url(ctx, store or url)
+    with defaulted(where), holdfast.connect(where) as locks:
         for text in locks.schema():
             click.echo(f"{text};")
     return 0
@@ -34,10 +36,10 @@ def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
     help="Delete the rows of locks that are free and of waiters that are gone. Clients do so now\n"
     "and then by themselves; this does all of it, for example from cron.",
 )
-@click.argument("store", required=False, metavar="URL")
+@click.argument("store", required=False, metavar="[URL]")
 @click.option(
     "--idle",
-    type=Seconds(min=0),
+    type=Seconds(),
     default=0.0,
     metavar="SECONDS",
     help="Keep names that were used within so many seconds.",
@@ -48,7 +50,8 @@ def schema(ctx: click.Context, /, store: str | None, url: str | None) -> int:
 def sweep(
     ctx: click.Context, /, store: str | None, idle: float, as_json: bool, url: str | None
 ) -> int:
-    with connect(ctx, store or url) as locks:
+    where = given_url(ctx, store or url)
+    with defaulted(where), holdfast.connect(where) as locks:
         count = locks.sweep(idle)
     if as_json:
         print_json({"swept": count})

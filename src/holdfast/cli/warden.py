@@ -116,7 +116,7 @@ class Warden:
         self._taken: holdfast.Lease | holdfast.Permit | BaseException | None = None
         self._lease: holdfast.Lease | holdfast.Permit | None = None
         self._waiting = True
-        self._waiting_said = not os.isatty(2)
+        self._waiting_said = plan.quiet_busy or not os.isatty(2)
         self._began = kernel.now()
         self._loss: holdfast.LeaseLost | None = None
         self._warned = False
@@ -276,6 +276,8 @@ class Warden:
         self._command.begin(fence)
 
     def _busy(self) -> Ended:
+        if self._plan.quiet_busy:
+            return Ended(BUSY)
         name = self._plan.name
         who = ""
         try:

@@ -34,11 +34,10 @@ __all__ = ["watch"]
 @click.argument("prefix", type=NAME, default="", shell_complete=complete_names)
 @click.option(
     "--interval",
-    type=Seconds(min=0.05, max=86400),
+    type=Seconds(0.05, 86400),
     default=1.0,
-    show_default="1",
     metavar="SECONDS",
-    help="Look so often.",
+    help="From one look to the next: 1 by default, at least 0.05.",
 )
 @json_option
 @url_option
@@ -140,10 +139,13 @@ def live(locks: holdfast.Locks, prefix: str, interval: float, screen: Screen) ->
             head.append(f"   every {interval:g} s, Ctrl-C ends", PALETTE["grey"])
         room = max(1, screen.height - 5)
         parts: list[RenderableType] = [head]
+        count = min(len(seen.infos), room)
+        while count > 1 and len(screen.render_lines(overview(seen.infos[:count], screen))) > room:
+            count -= 1  # where it is narrow, a lock takes several lines
         if seen.infos:
-            parts.append(overview(seen.infos[:room], screen))
-        if len(seen.infos) > room:
-            parts.append(Text(f"and {len(seen.infos) - room} more", PALETTE["grey"]))
+            parts.append(overview(seen.infos[:count], screen))
+        if len(seen.infos) > count:
+            parts.append(Text(f"and {len(seen.infos) - count} more", PALETTE["grey"]))
         # The terminal echoes Ctrl-C where the cursor stands: not at the end of a full line, where
         # it would begin a new one and put the last drawing out of place.
         parts.append(Text())

@@ -79,7 +79,7 @@ class Sentinel:
         """For ever; ends by an exception only."""
         failures = 0
         with _connect(self._url) as locks:
-            backend = detectable(locks._current.backend, "this store")
+            backend = detectable(locks._current.backend, str(locks._url))
             lock = locks.lock(NAME, ttl=TTL)
             self._say("standby", why="waiting to lead")
             while True:
@@ -167,7 +167,7 @@ def status(url: str | None) -> dict[str, Any]:
     """Who leads, who stands by, and the leader's counters (None: there are none to be seen)."""
     with _connect(url) as locks:
         engine = locks._current
-        detectable(engine.backend, "this store")
+        detectable(engine.backend, str(locks._url))
         running = [info for info in locks._inspect(NAME, exact=True) if info.name == NAME]
         limit = engine.port.now() + engine.request_timeout
         there = engine.backend.capabilities.cells

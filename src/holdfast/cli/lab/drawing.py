@@ -6,13 +6,13 @@ terminal; `svg.py`, which draws the same rows on a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from holdfast.cli.lab.history import Event, History
-from holdfast.cli.screen import GLYPHS, Row, Span
+from holdfast.cli.screen import Row, Span
 from holdfast.cli.stage import COLOURS
 
-__all__ = ["BOTH", "kinds", "rows"]
+__all__ = ["BOTH", "rows"]
 
 BOTH = "two at once"
 MARK = 0.06
@@ -62,9 +62,3 @@ def _over(row: Row, moment: float) -> None:
         row.spans[-1].kind = "stale"
     elif kinds[-1] == "hold":
         row.begin("stale", moment)
-
-
-def kinds(drawn: Iterable[Row]) -> list[str]:
-    """What is to be explained, in the order of the legend."""
-    there = {span.kind for row in drawn for span in row.spans}
-    return [kind for kind in GLYPHS if kind in there]

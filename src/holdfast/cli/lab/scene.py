@@ -16,7 +16,7 @@ from typing import Any
 import holdfast
 from holdfast.cli import kernel
 from holdfast.cli.judge import Account, Refused
-from holdfast.cli.lab.drawing import kinds, rows
+from holdfast.cli.lab.drawing import rows
 from holdfast.cli.lab.history import Event, History
 from holdfast.cli.lab.level import NOT_SHOWN, Finding, Form, Level
 from holdfast.cli.lab.resp import Redis, RedisError, through
@@ -81,7 +81,7 @@ class Scene:
         players = stage.scene(f"{self.form.name}: {self.form.text}", "", parts)
         self._players = dict(zip(level.cast, players, strict=True))
         self.began = kernel.now()
-        stack.callback(self._legend)
+        stack.callback(stage.legend)
         self._draw = stack.enter_context(stage.showing(level.length))
         self._show()
 
@@ -124,9 +124,6 @@ class Scene:
         drawn = rows(self.history, self.level.cast, self.began)
         self.stage.rows = {row.name: row for row in drawn}
         self._draw()
-
-    def _legend(self) -> None:
-        self.stage.legend(*kinds(self.stage.rows.values()))
 
     def _heard(self, player: Player, said: Said) -> None:
         figures = {key: value for key, value in said.items() if key not in ("at", "what")}
@@ -271,11 +268,14 @@ class Scene:
         self._replicated.fail_over()
         self.note("replica", "promoted")
 
-    def until_the_masters_are(self, seconds: float) -> None:
-        """Old enough by what they say themselves."""
+    def until_the_masters_are(self, seconds: float, *, begin: bool = False) -> None:
+        """Old enough by what they say themselves. `begin`: it was preparation until now, and the
+        scene's time counts from here."""
         assert self._masters is not None
         while self._masters.age() < seconds:
             self.until("", seconds=0.1)
+        if begin:
+            self.began = self.stage.begin_now()
         self.note("masters", "old", seconds=seconds)
 
     def lose_a_node(self, number: int) -> None:

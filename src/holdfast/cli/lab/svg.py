@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from holdfast.cli.screen import WORDS, Row
+from holdfast.cli.screen import SEVERITY, WORDS, Row
 
 __all__ = ["STYLE", "timeline_svg"]
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 760, 96, 12, 34, 22
+SLIVER = 4.0
+"""How wide what is over at once is drawn, so that it is seen."""
 LETTER = 7.2
 """About how wide a letter is: whether a word fits into its span."""
 
@@ -59,7 +61,7 @@ def timeline_svg(
         top = 18 + ROW * number
         middle = top + ROW / 2
         out.append(f'<text x="4" y="{middle + 4:.1f}">{escape(row.name)}</text>')
-        for span in row.spans:
+        for span in sorted(row.spans, key=lambda span: SEVERITY.index(span.kind)):
             end = length if span.end is None else span.end
             out.append(_span(span.kind, row.name, x(span.start), x(end), middle))
     out.append(f'<path class="axis" d="M{LEFT} {bottom} H{WIDTH - RIGHT}"/>')
@@ -84,13 +86,14 @@ def _span(kind: str, who: str, left: float, right: float, middle: float) -> str:
     word = WORDS[kind]
     said = f"<title>{escape(f'{who}: {word}')}</title>"
     if kind == "wait":
-        line = f"M{min(left + 2, right):.1f} {middle} H{right:.1f}"
+        line = f"M{left + 2:.1f} {middle} H{max(right, left + 2.1):.1f}"
         return f'<path class="wait" d="{line}">{said}</path>'
     if kind == "dead":
         a, b, c, d = left - 6, left + 6, middle - 8, middle + 8
         cross = f"M{a:.1f} {c} L{b:.1f} {d} M{b:.1f} {c} L{a:.1f} {d}"
         return f'<path class="dead" d="{cross}">{said}</path>'
-    width = max(right - left, 2.0)
+    width = max(right - left, SLIVER)
+    left = min(left, WIDTH - RIGHT - width)
     box = f'x="{left:.1f}" y="{middle - BAR / 2}" width="{width:.1f}" height="{BAR}" rx="4"'
     drawn = f'<rect class="{kind} {escape(who)}" {box}>{said}</rect>'
     short = {"hold": "holds", "paused": "stopped", "stale": "over", "clash": "two at once"}[kind]

@@ -52,7 +52,8 @@ def _make(url: str, name: str, me: str, ttl: float) -> LockForm:
 
 
 def play(scene: Scene) -> None:
-    scene.until_the_masters_are(TTL + 2)  # they are new, and might have forgotten something
+    # They are new, and might have forgotten something.
+    scene.until_the_masters_are(TTL + 2, begin=True)
     scene.lose_a_node(2)
     scene.ask("ada", patience=2.0, attempt=False)
     scene.until("ada", "hold")
@@ -61,6 +62,7 @@ def play(scene: Scene) -> None:
     scene.bring_a_node_back(1)
     scene.ask("bob", patience=0.8, attempt=False)
     answer = scene.until("bob", "hold", "gave up", "failed")
+    scene.rest(0.2)
     scene.look("ada")
     scene.release("ada")
     if answer != "hold":
@@ -108,5 +110,4 @@ LEVEL = Level(
     judge=judge,
     cold=("ada", "bob"),
     masters=True,
-    length=14.0,
 )
