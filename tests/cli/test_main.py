@@ -16,6 +16,7 @@ import pytest
 import holdfast as library
 from holdfast.cli import kernel, main, outcome
 from holdfast.cli.app import app, commands
+from holdfast.core.waiting import LOOK_AT
 from tests.cli.harness import CLI, ROOT, Terminal, environment, holdfast, started, until
 from tests.cli.store import Store
 
@@ -108,6 +109,7 @@ def test_wrong_usage_is_one_line_with_a_hint(
     ("raised", "status", "said"),
     [
         (library.Unavailable("the store is away"), 69, "the store is away. Is the store up"),
+        (library.Unavailable(f"away. {LOOK_AT}"), 69, "away. Is the store up, and the URL right ("),
         (library.LeaseLost("it is lost", name="x", reason="y"), 70, "it is lost"),
         (library.AcquireTimeout("it was busy"), 75, "it was busy"),
         (library.Misconfigured("it cannot work"), 78, "it cannot work"),
