@@ -1,13 +1,20 @@
-"""Sockets that nobody closed: the garbage collector does, and nobody is warned."""
+"""Sockets that nobody closed: the garbage collector does, and nobody is warned. And a bell that is
+rung while it is closed."""
 
 from __future__ import annotations
 
 import gc
 import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from holdfast.backends.quiet import Socket, socket_pair
+from holdfast.backends.quiet import Bell, Socket, socket_pair
 
 
 class Owner:
@@ -28,3 +35,115 @@ def test_what_is_forgotten_is_closed_without_a_word() -> None:
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
+
+
+@pytest.fixture
+def hurry() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_a_bell_wakes_who_waits_once_for_many_rings() -> None:
+    bell = Bell()
+    poll = select.poll()
+    poll.register(bell, select.POLLIN)
+    assert not poll.poll(0)
+    bell.hush()  # nobody rang
+    for _ in range(1000):  # more than a socket takes
+        bell.ring()
+    assert poll.poll(0) == [(bell.fileno(), select.POLLIN)]
+    bell.hush()
+    assert not poll.poll(0)
+
+
+class _Struck(Socket):
+    """While it is used, the garbage collector finds something whose end rings as well."""
+
+    bell: Bell | None = None
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        bell, self.bell = self.bell, None
+        if bell is not None:
+            bell.ring()
+        return super().send(data, flags)
+
+
+@pytest.mark.req("B3", "law 4")
+def test_a_finaliser_that_rings_in_the_middle_of_a_ring() -> None:
+    bell = Bell()
+    assert bell._button is not None
+    struck = _Struck(fileno=bell._button.detach())
+    bell._button, struck.bell = struck, bell
+    thread = threading.Thread(target=bell.ring, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.req("B3")
+def test_a_closed_bell_is_silent_and_its_descriptors_are_closed() -> None:
+    bell = Bell()
+    number = bell.fileno()
+    bell.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    assert bell.fileno() == -1
+    bell.ring()
+    bell.hush()
+    bell.close()
+
+
+@pytest.mark.req("B3")
+@pytest.mark.usefixtures("hurry")
+def test_a_bell_that_is_rung_while_it_is_closed_writes_to_nobody_elses_file() -> None:
+    """Whoever takes the number of a closed descriptor must not hear of it."""
+    bells = [Bell()]
+    over = False
+
+    def ring() -> None:
+        while not over:
+            bells[0].ring()
+
+    ringers = [threading.Thread(target=ring) for _ in range(3)]
+    for ringer in ringers:
+        ringer.start()
+    try:
+        for _ in range(500):
+            closing, bells[0] = bells[0], Bell()
+            closing.close()
+            # These take the numbers that have just become free.
+            pipe = os.pipe2(os.O_NONBLOCK)
+            pair = socket.socketpair()
+            try:
+                poll = select.poll()
+                poll.register(pipe[0], select.POLLIN)
+                for each in pair:
+                    poll.register(each, select.POLLIN)
+                assert not poll.poll(1)
+            finally:
+                for number in pipe:
+                    os.close(number)
+                for each in pair:
+                    each.close()
+    finally:
+        over = True
+        for ringer in ringers:
+            ringer.join()
+
+
+@pytest.mark.req("B3")
+def test_who_is_about_to_ring_a_bell_keeps_its_descriptor_from_others() -> None:
+    """The moment that the test before hopes for: after the look whether it is open."""
+    bell = Bell()
+    button = bell._button
+    assert button is not None
+    number = button.fileno()  # where `ring` is when it is preempted
+    bell.close()
+    taken = socket.socketpair()
+    with taken[0], taken[1]:
+        assert number not in (taken[0].fileno(), taken[1].fileno())
+        with pytest.raises(BrokenPipeError):
+            button.send(b"!")

@@ -1,4 +1,4 @@
-"""Sockets that close themselves without a word.
+"""Sockets that close themselves without a word, and the bell that wakes who waits for sockets.
 
 Contract: who has one closes it. What an interrupt, or somebody who forgot a client, has left to the
 garbage collector is closed all the same, and nobody is warned: it comes to a socket before it comes
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import socket
 
-__all__ = ["Socket", "socket_pair"]
+__all__ = ["Bell", "Socket", "socket_pair"]
 
 
 class Socket(socket.socket):
@@ -29,3 +29,42 @@ def socket_pair() -> tuple[Socket, Socket]:
     one.setblocking(False)
     other.setblocking(False)
     return one, other
+
+
+class Bell:
+    """Wakes a thread that waits in `poll`, where it is registered. Whoever waits calls `hush`.
+
+    `ring` may come from any thread, also inside of a finaliser that struck in another `ring`, so it
+    takes no mutex. And it may come during `close` and after it; so nothing is closed by its number,
+    which may be another file's a moment later: the sockets are let go, and close themselves when
+    the last `ring` that was on its way has come out of `send`."""
+
+    __slots__ = ("_button", "_ear")
+
+    def __init__(self) -> None:
+        self._ear: Socket | None
+        self._button: Socket | None
+        self._ear, self._button = socket_pair()
+
+    def fileno(self) -> int:
+        ear = self._ear
+        return -1 if ear is None else ear.fileno()
+
+    def ring(self) -> None:
+        button = self._button
+        if button is not None:
+            try:
+                button.send(b"!")
+            except OSError:  # it has rung often enough, or nobody is there to hear it
+                pass
+
+    def hush(self) -> None:
+        ear = self._ear
+        if ear is not None:
+            try:
+                ear.recv(4096)
+            except BlockingIOError:  # somebody else has
+                pass
+
+    def close(self) -> None:
+        self._ear = self._button = None

@@ -9,11 +9,9 @@ new connections; those inherited are only ever closed, which the parent does not
 from __future__ import annotations
 
 import codecs
-import os
 import select
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,6 +19,7 @@ from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.backends.places import Places
+from holdfast.backends.quiet import Bell
 from holdfast.backends.turns import connected
 from holdfast.core.port import Port
 from holdfast.ports import clock
@@ -252,31 +251,21 @@ class BlockingStream:
         self._outbox: deque[bytes | None] = deque()  # None: a ping
         self._nudged = False
         self._inbox: deque[bytes | Failure] = deque()
-        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mutex = threading.Lock()
-        self._open = True
+        self._bell = Bell()
         self.heard = clock.now()
         self._sock.setblocking(False)
 
     def send(self, message: bytes) -> None:
         self._outbox.append(message)
-        self._ring()
+        self._bell.ring()
 
     def ping(self) -> None:
         self._outbox.append(None)
-        self._ring()
+        self._bell.ring()
 
     def nudge(self) -> None:
         self._nudged = True
-        self._ring()
-
-    def _ring(self) -> None:
-        with self._mutex:
-            if self._open:
-                try:
-                    os.write(self._mouth, b"!")
-                except BlockingIOError:  # it has rung often enough
-                    pass
+        self._bell.ring()
 
     async def receive(self, deadline: float) -> bytes | Failure | None:
         if self._inbox:
@@ -307,11 +296,11 @@ class BlockingStream:
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             left = 0.0
         poll = select.poll()
-        poll.register(self._ear, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if http.out else 0))
         ready = {number for number, _ in poll.poll(left * 1000)}
-        if self._ear in ready:
-            os.read(self._ear, 4096)
+        if self._bell.fileno() in ready:
+            self._bell.hush()
         self._read()
 
     def _write(self) -> None:
@@ -340,14 +329,5 @@ class BlockingStream:
                 self._inbox.append(Failure(NO_ANSWER, "the server is going away"))
 
     async def close(self) -> None:
-        with self._mutex:
-            if self._open:
-                self._open = False
-                os.close(self._ear)
-                os.close(self._mouth)
+        self._bell.close()
         self._link.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):  # inherited by a fork: nobody closes it there
-            os.close(self._ear)
-            os.close(self._mouth)

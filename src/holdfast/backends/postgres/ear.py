@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import select
 
 import psycopg
 
 from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.quiet import Bell
 from holdfast.backends.sql.session import Gone
 from holdfast.core.port import Port
 from holdfast.ports.clock import now
@@ -25,13 +25,10 @@ __all__ = ["LoopHearing", "ThreadHearing"]
 class ThreadHearing:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
-        self._out, self._in = os.pipe()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
+        self._bell = Bell()
         self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(self._bell, select.POLLIN)
         self._poll.register(session.fileno(), select.POLLIN)
-        self._closed = False
 
     async def listen(self, until: float) -> list[str]:
         heard = _heard(self._session)
@@ -40,8 +37,8 @@ class ThreadHearing:
             if left <= 0:
                 break
             ready = self._poll.poll(None if left == math.inf else math.ceil(left * 1000))
-            if any(fd == self._out for fd, _ in ready):
-                os.read(self._out, 4096)
+            if any(fd == self._bell.fileno() for fd, _ in ready):
+                self._bell.hush()
                 break
             if ready:
                 _consume(self._session)
@@ -49,17 +46,10 @@ class ThreadHearing:
         return heard
 
     def wake(self) -> None:
-        try:
-            if not self._closed:
-                os.write(self._in, b"\0")
-        except (BlockingIOError, OSError):  # it is awake already, or gone
-            pass
+        self._bell.ring()
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            os.close(self._in)
-            os.close(self._out)
+        self._bell.close()
 
 
 class LoopHearing:

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, cast
 
-from holdfast.backends.quiet import socket_pair
+from holdfast.backends.quiet import Bell
 from holdfast.backends.redis.sockets import Wire, connect, milliseconds
 from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
 from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack
@@ -34,17 +34,17 @@ MOST_IDLE = 32
 
 
 class ThreadEar:
-    """Listens in a thread of the caller's; woken through a socket pair."""
+    """Listens in a thread of the caller's."""
 
     def __init__(self, wire: Wire, hearing: Hearing) -> None:
         self.run_id = wire.run_id
         self.sock = wire.sock
         self._wire = wire
         self._hearing = hearing
-        self._bell, self._button = socket_pair()
+        self._bell = Bell()
         self._poll = select.poll()
         self._poll.register(wire.sock.fileno(), select.POLLIN)
-        self._poll.register(self._bell.fileno(), select.POLLIN)
+        self._poll.register(self._bell, select.POLLIN)
         self._confirmed = 0
         self._heard = now()
         self._pinged = 0.0  # when, if it was not answered yet
@@ -84,7 +84,7 @@ class ThreadEar:
                 return
             for fd, _ in ready:
                 if fd == self._bell.fileno():
-                    self._bell.recv(64)
+                    self._bell.hush()
                     return
             over = now() >= until  # there may be something to hear without end
             wire.receive(now() + 1)
@@ -118,15 +118,11 @@ class ThreadEar:
             self._confirmed += 1
 
     def wake(self) -> None:
-        try:
-            self._button.send(b"!")
-        except OSError:  # it rings already, or nobody listens any more
-            pass
+        self._bell.ring()
 
     def close(self) -> None:
         self._wire.close()
         self._bell.close()
-        self._button.close()
 
 
 class ThreadTransport:
