@@ -36,7 +36,6 @@ from holdfast.backends.sqlite import place, schema
 from holdfast.backends.sqlite.post import Post, sweep
 from holdfast.backends.sqlite.presence import SPINS, Presence
 from holdfast.backends.sqlite.trouble import explained, is_busy, stuck
-from holdfast.core.backoff import pause
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports import clock
 from holdfast.types import Unknown
@@ -52,6 +51,9 @@ VERIFY = 0.1
 
 COURTESY = 0.05
 """So many seconds every request is given to have its turn."""
+
+AGAIN = 0.0125
+"""Seconds after which who was refused by SQLite itself, and not at the gate, tries once more."""
 
 INSIDE_FOR = 0.1
 """Seconds after which whoever is in the gate is not waited for, but tried past."""
@@ -205,8 +207,7 @@ class Site:
                 failures += 1
                 os.sched_yield()
             else:  # who does not know of it: a backup, or a person with a shell
-                failures += 1
-                time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
+                time.sleep(min(left, AGAIN))
 
     def _apply_in_gate(
         self, presence: Presence, request: Callable[[], T], through: bool
