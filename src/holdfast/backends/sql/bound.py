@@ -60,6 +60,9 @@ class Bound(Ground):
                 return Buried()
             record = self._records.get(claim.owner)
             if record is None:
+                trouble = self._unwatched()
+                if trouble is not None:  # nobody would end it in time, or tell of its end
+                    raise trouble
                 record = self._records[claim.owner] = Record(claim, port)
             elif record.withdrawn:
                 return Buried()

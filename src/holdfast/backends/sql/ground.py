@@ -15,7 +15,7 @@ from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.session import Gone, Refused, Result, Session
 from holdfast.backends.sql.speech import Speech
 from holdfast.core.backend import Signals
-from holdfast.core.port import Port
+from holdfast.core.port import NoThread, Port
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.types import Claim, Grant
 
@@ -172,6 +172,10 @@ class Ground:
             return False
         finally:
             self._spare.give(spare)
+
+    def _unwatched(self) -> NoThread | None:
+        """Why there will be no sitter, which ends what is over and notices who has lost a lock."""
+        raise NotImplementedError
 
     def _expect(self, term: float) -> None:
         """The sitter must look at this moment."""
