@@ -30,9 +30,12 @@ class Nobody:
     def perhaps(self, now: float) -> None: ...
 
 
+class Words:
+    peek = ""
+
+
 class Backend:
-    _words = None
-    _glance = ""
+    _words = Words()
     _desk = Taken()
     _sweeper = Nobody()
 

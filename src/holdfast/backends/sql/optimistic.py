@@ -61,23 +61,6 @@ class OptimisticBackend(TableBackend):
 
     def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
         super().__init__(driver, values)
-        dialect = driver.dialect
-        locks, now = self._tables.locks, dialect.now
-        raised = f"GREATEST(version + 1, {now})"
-        telling = " RETURNING version" if dialect.returning else ""
-        version = raised if dialect.returning else f"LAST_INSERT_ID({raised})"
-        self._glance = (
-            f"SELECT version, owner, expires - {now}, line, info FROM {locks} WHERE name = %s"
-        )
-        self._swap = (
-            f"UPDATE {locks} SET version = {version}, owner = %s, expires = {now} + %s,"
-            f" since = {now}, ttl = %s, info = %s"
-            f" WHERE name = %s AND version = %s AND line = 0 AND expires <= {now}{telling}"
-        )
-        self._leave = (
-            f"UPDATE {locks} SET version = {raised}, owner = '', expires = 0"
-            f" WHERE name = %s AND (owner = %s OR expires <= {now})"
-        )
         self._tombstones = Tombstones()
         self._waits: dict[str, tuple[Event, int]] = {}  # who waits, and how often it has looked
 
@@ -91,7 +74,7 @@ class OptimisticBackend(TableBackend):
         self._sweeper.perhaps(sent)
         for _ in range(TRIES):
             try:
-                seen = await self._desk.ask(self._glance, (name,), deadline)
+                seen = await self._desk.ask(words.peek, (name,), deadline)
             except Unavailable as error:
                 seen = Unknown(str(error))
             if isinstance(seen, Unknown):
@@ -116,7 +99,7 @@ class OptimisticBackend(TableBackend):
                     return Busy(shown(info_of(shows)), None, max(0.0, left / 1e6))
                 else:
                     result = await self._desk.ask(
-                        self._swap, (owner, ttl, ttl, info, name, version), deadline
+                        words.swap, (owner, ttl, ttl, info, name, version), deadline
                     )
             if isinstance(result, Unknown):
                 return result
@@ -187,7 +170,7 @@ class OptimisticBackend(TableBackend):
                 return answer
         if tombstone:
             buried = await self._desk.ask_all(
-                ((self._words.make, (name,)), (self._leave, (name, owner))), deadline
+                ((self._words.make, (name,)), (self._words.outdate, (name, owner))), deadline
             )
             if isinstance(buried, Unknown):
                 return buried

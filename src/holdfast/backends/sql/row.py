@@ -115,7 +115,7 @@ class RowBackend(Leaving):
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
             if looked.rows:
-                holder, left, _, info = looked.rows[0]
+                _, holder, left, _, info = looked.rows[0]
                 if left > 0 and holder != owner:
                     busy = Busy(shown(info_of(info)))
         if not queue and busy is not None:
@@ -258,7 +258,7 @@ class RowBackend(Leaving):
         before, row = found
         if before.rows:
             return bytes(before.rows[0][0])
-        return bytes(row.rows[0][0]) or None if row.rows else None
+        return bytes(row.rows[0][1]) or None if row.rows else None
 
     async def _find_out(self, claim: Claim, ticket: Ticket, limit: float) -> Grant | bool:
         """The grant, if there is one; else whether it still stands in line."""
