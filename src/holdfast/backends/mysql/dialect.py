@@ -52,6 +52,9 @@ class MySQL:
     def making(self, texts: Sequence[str]) -> Sequence[str]:
         return texts
 
+    def listen(self, channel: str) -> str:
+        return ""
+
     def among(self, column: str, number: int) -> str:
         return f"{column} IN ({', '.join(['%s'] * number)})"
 

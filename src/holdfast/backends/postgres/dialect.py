@@ -52,6 +52,9 @@ class Postgres:
     def making(self, texts: Sequence[str]) -> Sequence[str]:
         return ["BEGIN", f"SELECT pg_advisory_xact_lock({MAKING})", *texts, "COMMIT"]
 
+    def listen(self, channel: str) -> str:
+        return f'LISTEN "{channel}"'
+
     def among(self, column: str, number: int) -> str:
         return f"{column} = ANY (%s::bytea[])"
 

@@ -110,7 +110,7 @@ class TableBackend(Overview, Cells):
                 channels = [self._client]
                 if cells:
                     channels.append(self._words.cells_channel)
-                await session.batch([(f'LISTEN "{name}"', ()) for name in channels], deadline)
+                await session.batch([(dialect.listen(name), ()) for name in channels], deadline)
             hearing = self._driver.hearing(session, self._port)
         except BaseException:
             session.close()
