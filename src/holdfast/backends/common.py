@@ -14,14 +14,16 @@ import os
 import re
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 from urllib.parse import unquote
 
-from holdfast.types import Cell, CellConflict, Claim
+from holdfast.errors import Unsupported
+from holdfast.types import Cell, CellConflict, Claim, Unknown
 
 __all__ = [
     "NEWER_FENCE",
     "OTHER_VERSION",
+    "NoCells",
     "Tombstones",
     "conflict",
     "info_of",
@@ -61,6 +63,24 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+class NoCells:
+    """A backend that keeps no values. (Tools that need them have looked at its capabilities.)"""
+
+    no_cells: ClassVar[str]
+    """What to say to who asks for one all the same."""
+
+    async def cell_read(self, name: str, deadline: float) -> Cell | None:
+        raise Unsupported(self.no_cells)
+
+    async def cell_write(
+        self, name: str, value: bytes | None, **options: Any
+    ) -> Cell | CellConflict | Unknown:
+        raise Unsupported(self.no_cells)
+
+    async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
+        raise Unsupported(self.no_cells)
 
 
 def info_text(info: Mapping[str, str]) -> str:
