@@ -1,5 +1,6 @@
-"""What several backends need and no protocol asks for: who somebody is, who was withdrawn, who may
-write a cell, and how a name is spelled where some characters have a meaning.
+"""What several backends need and no protocol asks for: who may hold beside whom, who somebody is,
+who was withdrawn, who may write a cell, and how a name is spelled where some characters have a
+meaning.
 
 Contract: no I/O, nothing of any store. Partners: the backends' folders, and `local.py`.
 """
@@ -13,19 +14,21 @@ import math
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol, cast
 from urllib.parse import unquote
 
 from holdfast.errors import Unsupported
-from holdfast.types import Cell, CellConflict, Claim, Unknown
+from holdfast.types import Cell, CellConflict, Claim, Mode, Unknown
 
 __all__ = [
     "NEWER_FENCE",
     "OTHER_VERSION",
     "NoCells",
     "Tombstones",
+    "admits",
     "conflict",
+    "holders",
     "info_of",
     "info_text",
     "name_of",
@@ -63,6 +66,38 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: int) -> bool:
+    """THE compatibility rule: whether a claim may join holders, who all share one mode and have
+    `taken` so many permits together."""
+    if holding is None:
+        return True
+    if holding is Mode.EXCLUSIVE or holding is not mode:
+        return False
+    return holding is Mode.SHARED or taken + permits <= limit
+
+
+class InLine(Protocol):
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def permits(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+
+
+def holders(line: Iterable[InLine]) -> list[bool]:
+    """For each of a line, whether it holds: whoever may join all that are ahead."""
+    held: list[bool] = []
+    ahead: Mode | None = None
+    taken = 0
+    for one in line:
+        held.append(admits(ahead, taken, one.mode, one.permits, one.limit))
+        # Nobody joins those that have not one mode, as nobody joins an exclusive one.
+        ahead = one.mode if ahead is None or ahead is one.mode else Mode.EXCLUSIVE
+        taken += one.permits
+    return held
 
 
 class NoCells:

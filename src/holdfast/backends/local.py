@@ -25,7 +25,6 @@ from holdfast.types import (
     Grant,
     LockInfo,
     Lost,
-    Mode,
     Released,
     Renewed,
     Unknown,
@@ -42,7 +41,6 @@ __all__ = [
     "Link",
     "LocalBackend",
     "LocalStore",
-    "admits",
 ]
 
 T = TypeVar("T")
@@ -86,16 +84,6 @@ class Gone(NamedTuple):
 Call = Callable[[Held | None], None]
 """Tells a waiter that it holds or, with None, that it should look."""
 Enlist = Callable[[Claim], Call]
-
-
-def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: int) -> bool:
-    """THE compatibility rule: whether a claim may join holders, who all share one mode and have
-    `taken` so many permits together."""
-    if holding is None:
-        return True
-    if holding is Mode.EXCLUSIVE or holding is not mode:
-        return False
-    return holding is Mode.SHARED or taken + permits <= limit
 
 
 class LocalStore(Protocol):

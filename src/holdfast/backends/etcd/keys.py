@@ -17,7 +17,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from holdfast.backends.etcd.wire import after
 from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
-__all__ = ["Described", "Keys", "Lineman", "Values", "described", "holders", "lineman"]
+__all__ = ["Described", "Keys", "Lineman", "Values", "described", "lineman"]
 
 CELL, FENCE, GONE = b"%cell/", b"%fence/", b"%gone/"
 RESERVED = tuple(part.decode()[:-1] for part in (CELL, FENCE, GONE))
@@ -58,18 +58,6 @@ def lineman(suffix: bytes) -> Lineman:
     if match[1] == b"s":
         return Lineman(Mode.SHARED, id=ident)
     return Lineman(Mode.PERMITS, int(match[2]), int(match[3]), ident)
-
-
-def holders(line: Sequence[Lineman]) -> int:
-    """How many from the front of a line hold: those that are compatible with all before them."""
-    taken = 0
-    for place, one in enumerate(line):
-        if place and (one.mode is Mode.EXCLUSIVE or one.mode is not line[0].mode):
-            return place
-        taken += one.permits
-        if one.mode is Mode.PERMITS and taken > one.limit:
-            return place
-    return len(line)
 
 
 class Keys:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.common import info_of, shown
-from holdfast.backends.local import Held, admits
+from holdfast.backends.common import admits, info_of, shown
+from holdfast.backends.local import Held
 from holdfast.backends.sqlite import sound
 from holdfast.types import Mode
 
