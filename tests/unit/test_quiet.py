@@ -10,11 +10,12 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.backends.quiet import Bell, Socket, socket_pair
+from holdfast.backends.quiet import Bell, Socket, not_for_children, socket_pair, which
 
 
 class Owner:
@@ -147,3 +148,41 @@ def test_who_is_about_to_ring_a_bell_keeps_its_descriptor_from_others() -> None:
         assert number not in (taken[0].fileno(), taken[1].fileno())
         with pytest.raises(BrokenPipeError):
             button.send(b"!")
+
+
+@pytest.mark.req("fork after acquire", "law 8")
+def test_a_child_has_none_of_its_parents_sockets_and_all_of_its_files(tmp_path: Path) -> None:
+    """Also where a socket was closed without our hearing of it, and its number is a file's now."""
+    ours, theirs = socket.socketpair()
+    gone, other = socket.socketpair()
+    gate, key = socket.socketpair()
+    with ours, theirs, other, gate, key:
+        ours.setblocking(False)
+        assert not_for_children(ours.fileno()) == which(ours.fileno())
+        not_for_children(gone.fileno())
+        number = gone.detach()
+        os.close(number)
+        path = tmp_path / "file"
+        path.write_bytes(b"what is in it")
+        opened = os.open(path, os.O_RDONLY)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        assert not_for_children(-1) == (0, 0)
+        child = os.fork()
+        if child == 0:
+            try:
+                good = os.read(number, 100) == b"what is in it"
+                good = good and os.read(ours.fileno(), 100) == b""  # /dev/null
+                os.write(ours.fileno(), b"in its parent's name")
+                theirs.close()
+                key.close()
+                gate.recv(1)  # until the test is done
+                os._exit(0 if good else 1)
+            finally:
+                os._exit(2)
+        os.close(number)
+        ours.close()
+        theirs.settimeout(20)
+        assert theirs.recv(100) == b""  # the parent's end is seen, though its child lives
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

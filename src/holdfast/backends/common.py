@@ -11,9 +11,7 @@ import hashlib
 import heapq
 import json
 import math
-import os
 import re
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol, cast
 from urllib.parse import unquote
@@ -32,7 +30,6 @@ __all__ = [
     "info_of",
     "info_text",
     "name_of",
-    "not_for_children",
     "public_id",
     "shown",
     "spelled",
@@ -40,32 +37,6 @@ __all__ = [
 
 OTHER_VERSION = "its version is another"
 NEWER_FENCE = "a newer fencing token has written before"
-
-
-class Connection(Protocol):
-    sock: Any
-
-
-_not_for_children: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def not_for_children(connection: Connection) -> None:
-    """A forked child shall not keep this connection open when its parent dies."""
-    _not_for_children.add(connection)
-
-
-def _forked() -> None:
-    """In the child. The number stays taken: whoever still has the object may close it."""
-    for connection in list(_not_for_children):
-        number: int = connection.sock.fileno()
-        if number >= 0:  # else it is closed already
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(null, number, inheritable=False)
-            os.close(null)
-    _not_for_children.clear()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: int) -> bool:

@@ -1,16 +1,22 @@
-"""Sockets that close themselves without a word, and the bell that wakes who waits for sockets.
+"""Sockets that close themselves without a word and those that a forked child shall not have, and
+the bell that wakes who waits for sockets.
 
 Contract: who has one closes it. What an interrupt, or somebody who forgot a client, has left to the
 garbage collector is closed all the same, and nobody is warned: it comes to a socket before it comes
 to the `__del__` of who has it.
+
+Law 8: sockets of which the parent's death must be seen, and by which a child could speak in its
+parent's name, become /dev/null in the child before anything else runs there.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import socket
+from typing import TypeAlias
 
-__all__ = ["Bell", "Socket", "socket_pair"]
+__all__ = ["Bell", "Socket", "not_for_children", "socket_pair", "which"]
 
 
 class Socket(socket.socket):
@@ -68,3 +74,43 @@ class Bell:
 
     def close(self) -> None:
         self._ear = self._button = None
+
+
+# -- what children do not inherit ------------------------------------------------------------------
+
+Which: TypeAlias = tuple[int, int]
+
+_not_for_children: dict[int, Which] = {}
+"""Descriptor -> which socket it was: it may be closed without our hearing of it, and the number be
+another file's by now."""
+
+
+def which(number: int) -> Which:
+    """What tells this file from another one that has its number later."""
+    found = os.fstat(number)
+    return found.st_dev, found.st_ino
+
+
+def not_for_children(number: int) -> Which:
+    """A forked child shall not keep this socket open when its parent dies, nor use it."""
+    if number < 0:  # it was closed just now
+        return 0, 0
+    found = _not_for_children[number] = which(number)
+    return found
+
+
+def _forked() -> None:
+    # Not closed: the objects that know these numbers will close them, when they may be another's.
+    if _not_for_children:
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for number, its in _not_for_children.items():
+            try:
+                if which(number) == its:
+                    os.dup2(nothing, number, inheritable=False)
+            except OSError:  # it is closed
+                pass
+        os.close(nothing)
+        _not_for_children.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -17,7 +17,8 @@ import re
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from typing import Any
 
-from holdfast.backends.common import not_for_children, public_id
+from holdfast.backends.common import public_id
+from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import slot_of
@@ -92,7 +93,7 @@ async def appear(courier: Courier, presence: str, key: str, deadline: float) -> 
     """A link to whoever serves this key."""
     node, ear = await courier.line(slot_of(key), deadline)
     try:
-        not_for_children(ear)
+        not_for_children(ear.sock.fileno())
         link = RedisLink(courier, node, ear, key)
         await link.introduce(presence, deadline)
         return link

@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import not_for_children, public_id
+from holdfast.backends.common import public_id
+from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis.overview import info_of
 from holdfast.backends.redis.presence import LINKS, NAME
 from holdfast.backends.redis.transport import ORDINARY, Ear
@@ -129,7 +130,7 @@ async def appear(
             limit = min(share(deadline, len(nodes) - place), port.now() + 2 * patience)
             try:
                 ear = members[member] = await ears.line(member, limit)
-                not_for_children(ear)
+                not_for_children(ear.sock.fileno())
                 reply = await ear.request(pack("CLIENT", "SETNAME", NAME + presence), 1, limit)
                 if isinstance(reply, ReplyError):
                     raise trouble(reply, str(member)) or Unavailable(str(reply))
