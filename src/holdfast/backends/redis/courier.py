@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.transport import ALONE, ORDINARY, Batch, Ear, Hearing, Node, Transport
+from holdfast.backends.redis.transport import (
+    ALONE,
+    ORDINARY,
+    Batch,
+    Ear,
+    Hearing,
+    Node,
+    Transport,
+    unheard,
+)
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
 from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
@@ -267,7 +276,7 @@ class Courier:
 
     async def line_to(self, node: Node, deadline: float) -> Ear:
         try:
-            return await self._transport.ear(node, _unheard, deadline)
+            return await self._transport.ear(node, unheard, deadline)
         except NotSent as error:
             raise self._unreachable(node, error) from None
 
@@ -332,7 +341,3 @@ def _joined(head: bytes, script: Script, requests: Sequence[tuple[bytes, int]]) 
     """One after another, the first with this head."""
     (first, _), *others = requests
     return head + first + b"".join(script.head + rest for rest, _ in others)
-
-
-def _unheard(channel: bytes, payload: bytes) -> None:
-    """Nobody listens on such a connection."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.backends.common import info_text, public_id
@@ -18,7 +18,7 @@ from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import held_until
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import LiteralKeys
-from holdfast.backends.redis.listener import Listener, Seen
+from holdfast.backends.redis.listener import Listener, ask_nobody
 from holdfast.backends.redis.lobby import Lobby, Sight
 from holdfast.backends.redis.lua import Script, Scripts
 from holdfast.backends.redis.requests import Requests, microseconds
@@ -130,7 +130,10 @@ class LiteralBackend(Steps):
         self._requests = self._literal
         own = f"{options.prefix}:call:{secrets.token_hex(8)}"
         self._room = Room(
-            port, own, options.heartbeat, lambda room: Listener(room, counted, _look, courier.ear)
+            port,
+            own,
+            options.heartbeat,
+            lambda room: Listener(room, counted, ask_nobody, courier.ear),
         )
         self._lobby = Lobby(port, self._room, channel, options.heartbeat, options.poll)
 
@@ -215,8 +218,3 @@ class LiteralBackend(Steps):
             info=overview.info_of(marks[b"i"]) if ours else {},
         )
         return LockInfo(name, (claim,), (), fence)
-
-
-async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
-    """The listener asks about nobody: nobody stands in a line of the store."""
-    return []

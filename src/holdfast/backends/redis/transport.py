@@ -26,6 +26,7 @@ __all__ = [
     "Node",
     "Subscription",
     "Transport",
+    "unheard",
 ]
 
 ORDINARY, RENEWALS, ALONE = 0, 1, 2
@@ -38,6 +39,10 @@ for the answer."""
 
 Hearing = Callable[[bytes, bytes], None]
 """Called with the channel and the payload of every message, by the transport's thread or loop."""
+
+
+def unheard(channel: bytes, payload: bytes) -> None:
+    """For a connection on which nobody listens."""
 
 
 class Node:
