@@ -1,5 +1,5 @@
-"""Sockets that close themselves without a word and those that a forked child shall not have, and
-the bell that wakes who waits for sockets.
+"""Sockets that close themselves without a word and those that a forked child shall not have; the
+bell that wakes who waits for sockets, and how long to wait.
 
 Contract: who has one closes it. What an interrupt, or somebody who forgot a client, has left to the
 garbage collector is closed all the same, and nobody is warned: it comes to a socket before it comes
@@ -16,7 +16,11 @@ import os
 import socket
 from typing import TypeAlias
 
-__all__ = ["Bell", "Socket", "not_for_children", "socket_pair", "which"]
+from holdfast.ports.clock import now
+
+__all__ = ["Bell", "Socket", "milliseconds", "not_for_children", "socket_pair", "which"]
+
+DAY = 86400_000.0  # milliseconds
 
 
 class Socket(socket.socket):
@@ -74,6 +78,12 @@ class Bell:
 
     def close(self) -> None:
         self._ear = self._button = None
+
+
+def milliseconds(deadline: float) -> float:
+    """For `poll`, which rounds up. A day at most, so who was not woken looks whether it is time."""
+    left = (deadline - now()) * 1000
+    return 0 if left < 0 else left if left < DAY else DAY
 
 
 # -- what children do not inherit ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.backends.places import Places
-from holdfast.backends.quiet import Bell
+from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.backends.turns import connected
 from holdfast.core.port import Port
 from holdfast.ports import clock
@@ -291,14 +291,14 @@ class BlockingStream:
             else:
                 http.send(self._number, message)
         self._write()
-        left = max(0.0, deadline - clock.now())
+        left = milliseconds(deadline)
         # A TLS connection may have read more than it gave us.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            left = 0.0
+            left = 0
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if http.out else 0))
-        ready = {number for number, _ in poll.poll(left * 1000)}
+        ready = {number for number, _ in poll.poll(left)}
         if self._bell.fileno() in ready:
             self._bell.hush()
         self._read()

@@ -8,13 +8,12 @@ already is looked at before anything is waited for.
 from __future__ import annotations
 
 import asyncio
-import math
 import select
 
 import psycopg
 
 from holdfast.backends.postgres.session import PostgresSession
-from holdfast.backends.quiet import Bell
+from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.backends.sql.session import Gone
 from holdfast.core.port import Port
 from holdfast.ports.clock import now
@@ -33,10 +32,9 @@ class ThreadHearing:
     async def listen(self, until: float) -> list[str]:
         heard = _heard(self._session)
         while not heard:
-            left = until - now()
-            if left <= 0:
+            if now() >= until:
                 break
-            ready = self._poll.poll(None if left == math.inf else math.ceil(left * 1000))
+            ready = self._poll.poll(milliseconds(until))
             if any(fd == self._bell.fileno() for fd, _ in ready):
                 self._bell.hush()
                 break

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import pq
 
+from holdfast.backends.quiet import milliseconds
 from holdfast.backends.sql.session import (
     Blocked,
     Conflict,
@@ -34,7 +35,6 @@ from holdfast.backends.sql.session import (
     Statement,
     Trouble,
     Value,
-    milliseconds,
     readable,
 )
 from holdfast.ports.clock import now

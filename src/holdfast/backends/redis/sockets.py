@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import Any
 
-from holdfast.backends.quiet import Socket
+from holdfast.backends.quiet import Socket, milliseconds
 from holdfast.backends.redis.wire import (
     HEARING_OUT,
     NOTHING,
@@ -31,10 +31,9 @@ from holdfast.backends.redis.wire import (
 from holdfast.backends.turns import connected
 from holdfast.ports.clock import now
 
-__all__ = ["TlsWire", "Wire", "connect", "milliseconds"]
+__all__ = ["TlsWire", "Wire", "connect"]
 
 CHUNK = 65536
-DAY = 86400_000.0  # milliseconds
 FIRST_MOMENT = struct.pack("@ll", 0, 5000)  # a struct timeval: 5 ms
 
 # The resolver's codec is loaded when it is first used. A child that was forked while a thread did
@@ -167,12 +166,6 @@ class TlsWire(Wire):
         if not chunk:
             raise NoAnswer("the server closed the connection")
         self._feed(chunk)
-
-
-def milliseconds(deadline: float) -> float:
-    """For `poll`, which rounds up."""
-    left = (deadline - now()) * 1000
-    return 0 if left < 0 else left if left < DAY else DAY
 
 
 def connect(address: Address, settings: Settings, deadline: float) -> Wire:

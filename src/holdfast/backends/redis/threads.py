@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.quiet import Bell
-from holdfast.backends.redis.sockets import Wire, connect, milliseconds
+from holdfast.backends.quiet import Bell, milliseconds
+from holdfast.backends.redis.sockets import Wire, connect
 from holdfast.backends.redis.transport import (
     PONG_WITHIN,
     Answer,

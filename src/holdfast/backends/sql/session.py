@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import math
 import os
 import select
 import socket
@@ -35,7 +34,7 @@ from holdfast.ports.clock import now
 
 __all__ = [
     "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
-    "Trouble", "Value", "milliseconds", "readable",
+    "Trouble", "Value", "readable",
 ]  # fmt: skip
 
 codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
@@ -240,10 +239,3 @@ def readable(fd: int) -> bool:
     poll = select.poll()  # one of its own: they are not to be shared between threads
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def milliseconds(deadline: float) -> int | None:
-    """What poll() wants to know: how long until then, never too short."""
-    if deadline == math.inf:
-        return None
-    return min(max(0, math.ceil((deadline - now()) * 1000)), 1 << 30)
