@@ -7,6 +7,7 @@ import gc
 import os
 import select
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -186,3 +187,35 @@ def test_a_child_has_none_of_its_parents_sockets_and_all_of_its_files(tmp_path: 
         theirs.settimeout(20)
         assert theirs.recv(100) == b""  # the parent's end is seen, though its child lives
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.req("fork after acquire", "B3")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://localhost:1",
+        "redis://localhost:1",
+        "redlock://localhost:1,localhost:2,localhost:3",
+        "zk://localhost:1/",
+        "mysql://u@localhost:1/d",
+        "postgres://u@localhost:1/d",
+    ],
+)
+def test_nothing_is_imported_when_a_connection_is_made(url: str) -> None:
+    """A child that is forked while a thread imports something waits for that for ever. (The codec
+    is looked at by itself: a URL that names a host has it imported in any case.)"""
+    scheme = url.partition(":")[0]
+    script = (
+        "import sys, holdfast; from holdfast import Unavailable\n"
+        f"from holdfast.backends import find; find({scheme!r})\n"
+        "assert 'encodings.idna' in sys.modules\n"
+        f"locks = holdfast.connect({url!r}, request_timeout=0.2)\n"
+        "before = set(sys.modules)\n"
+        "try: locks.lock('x').acquire()\n"
+        "except Unavailable: pass\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -11,6 +11,7 @@ parent's name, become /dev/null in the child before anything else runs there.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import os
 import socket
@@ -21,6 +22,10 @@ from holdfast.ports.clock import now
 __all__ = ["Bell", "Socket", "milliseconds", "not_for_children", "socket_pair", "which"]
 
 DAY = 86400_000.0  # milliseconds
+
+# Looking up a host imports this codec when it is first used. A child that was forked while another
+# thread is inside an import waits for it for ever: so it is imported now, before there are sockets.
+codecs.lookup("idna")
 
 
 class Socket(socket.socket):

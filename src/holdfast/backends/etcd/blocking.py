@@ -8,7 +8,6 @@ new connections; those inherited are only ever closed, which the parent does not
 
 from __future__ import annotations
 
-import codecs
 import select
 import socket
 import ssl
@@ -34,10 +33,6 @@ FRESH = 0.2
 """After so many seconds without use a connection is looked at before it is used again."""
 
 CHUNK = 65536
-
-# Looking up a host imports this codec when first used. A child that was forked while another thread
-# is inside an import waits for it for ever: so it is imported now.
-codecs.lookup("idna")
 
 
 def _left(deadline: float) -> float:

@@ -36,10 +36,6 @@ __all__ = ["TlsWire", "Wire", "connect"]
 CHUNK = 65536
 FIRST_MOMENT = struct.pack("@ll", 0, 5000)  # a struct timeval: 5 ms
 
-# The resolver's codec is loaded when it is first used. A child that was forked while a thread did
-# that would wait for that thread's import lock for ever.
-"localhost".encode("idna")
-
 
 class Wire:
     """One connection, used by one thread at a time."""

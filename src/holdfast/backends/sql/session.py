@@ -21,7 +21,6 @@ Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each por
 from __future__ import annotations
 
 import asyncio
-import codecs
 import os
 import select
 import socket
@@ -36,8 +35,6 @@ __all__ = [
     "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
     "Trouble", "Value", "readable",
 ]  # fmt: skip
-
-codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
 
 Value: TypeAlias = int | float | str | bytes | None
 Statement: TypeAlias = tuple[str, Sequence[Value]]

@@ -28,7 +28,6 @@ Hazards, each met in kazoo 2.10 to 2.11:
 
 from __future__ import annotations
 
-import codecs
 import logging
 import math
 import socket
@@ -56,8 +55,6 @@ WINDOW = 1000
 
 HEAD = struct.Struct("!iii")  # length, xid, type
 INT = struct.Struct("!i")
-
-codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
 
 
 class _Close(serialization.Close):  # type: ignore[misc]
