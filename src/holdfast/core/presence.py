@@ -14,10 +14,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.backend import Backend
 
-__all__ = ["KEY", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
+__all__ = ["KEY", "NAME", "WATCHED", "Detectable", "Link", "Look", "Roll", "Suspect", "grace_of"]
 
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
+
+NAME = "holdfast:"
+"""What the names of links begin with; the presence follows."""
 
 WATCHED = "redis:// and redlock://, and mysql:// and postgresql:// with strategy=row,"
 """Whose clients can be watched; for messages."""

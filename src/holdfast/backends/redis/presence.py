@@ -26,15 +26,12 @@ from holdfast.backends.redis.lua import OVERVIEW, REAP
 from holdfast.backends.redis.requests import Requests
 from holdfast.backends.redis.transport import ORDINARY, Ear, Node
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack
-from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import Unavailable
 
 __all__ = ["RedisLink", "RedisRoll", "appear"]
 
-NAME = "holdfast:"
-"""What the names of links begin with; the presence follows."""
-
-LINKS = re.compile(rb" name=holdfast:(\S+)")
+LINKS = re.compile(rb" name=%b(\S+)" % NAME.encode())
 MARK = f'"{KEY}":"'.encode()
 BATCH = 500
 

@@ -23,7 +23,7 @@ from typing import Any
 from holdfast.backends.common import public_id
 from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis.overview import info_of
-from holdfast.backends.redis.presence import LINKS, NAME
+from holdfast.backends.redis.presence import LINKS
 from holdfast.backends.redis.transport import ORDINARY, Ear
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
 from holdfast.backends.redlock import overview
@@ -34,7 +34,7 @@ from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.backends.redlock.nodes import Member
 from holdfast.backends.turns import share
 from holdfast.core.port import Port
-from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = ["AFTERWARDS", "EXACTLY", "Ends", "RedlockLink", "RedlockRoll", "appear", "present"]
