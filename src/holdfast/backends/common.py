@@ -7,6 +7,7 @@ Contract: no I/O, nothing of any store. Partners: the backends' folders, and `lo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import json
@@ -26,6 +27,7 @@ __all__ = [
     "Tombstones",
     "admits",
     "conflict",
+    "holder_of",
     "holders",
     "info_of",
     "info_text",
@@ -110,6 +112,12 @@ def shown(info: Mapping[str, str]) -> str:
     """Who it is, for a message: "web-3:4711 (nightly import)"."""
     label = f" ({info['label']})" if info.get("label") else ""
     return f"{info.get('host', '?')}:{info.get('pid', '?')}{label}"
+
+
+@functools.lru_cache(64)
+def holder_of(text: str | bytes) -> str:
+    """Who holds, by what its claim says about itself; empty when that is not known."""
+    return shown(info_of(text)) if text else ""
 
 
 def public_id(owner: str) -> str:

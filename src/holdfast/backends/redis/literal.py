@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.backends.common import info_text, public_id
+from holdfast.backends.common import holder_of, info_of, info_text, public_id
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import held_until
 from holdfast.backends.redis.courier import Courier
@@ -172,7 +172,7 @@ class LiteralBackend(Steps):
             ends = now + remaining / 1e6 if remaining >= 0 else math.inf
             announced = self._announced or ours == 1
             sight = Sight(now - sent, heard, ends, announced)
-            return Busy(overview.holder_of(info), None, sight)
+            return Busy(holder_of(info), None, sight)
         lobby.granted(claim, grant.until)
         return grant
 
@@ -215,6 +215,6 @@ class LiteralBackend(Steps):
             since=(now - int(marks[b"a"])) / 1e6 if ours else 0.0,
             remaining=remaining / 1e6 if remaining >= 0 else None,
             fence=fence,
-            info=overview.info_of(marks[b"i"]) if ours else {},
+            info=info_of(marks[b"i"]) if ours else {},
         )
         return LockInfo(name, (claim,), (), fence)

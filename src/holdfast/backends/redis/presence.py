@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from typing import Any
 
-from holdfast.backends.common import public_id
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.courier import Courier
@@ -228,7 +228,7 @@ class RedisRoll:
         self, name: str, holders: Sequence[tuple[int, str, bytes]], present: Container[str]
     ) -> Iterator[Suspect]:
         for expiry, owner, text in holders:
-            info = overview.info_of(text)
+            info = info_of(text)
             presence = info.get(KEY)
             if expiry and presence is not None and presence not in present:
                 yield Suspect(name, presence, public_id(owner), info, expiry, owner)

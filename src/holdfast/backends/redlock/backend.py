@@ -15,9 +15,8 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 
-from holdfast.backends.common import NoCells
+from holdfast.backends.common import NoCells, holder_of
 from holdfast.backends.redis.lobby import Lobby, Sight
-from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.transport import ORDINARY, RENEWALS
 from holdfast.backends.redlock import overview
 from holdfast.backends.redlock.ballot import (

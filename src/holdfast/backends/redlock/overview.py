@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.common import public_id
-from holdfast.backends.redis.overview import info_of
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.backends.redlock.ballot import Everybody, explain, hopeless, quorum_of

@@ -20,9 +20,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import public_id
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.quiet import not_for_children
-from holdfast.backends.redis.overview import info_of
 from holdfast.backends.redis.presence import LINKS
 from holdfast.backends.redis.transport import ORDINARY, Ear
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.backends.common import Tombstones, info_of, shown
+from holdfast.backends.common import Tombstones, holder_of
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
@@ -96,7 +96,7 @@ class OptimisticBackend(TableBackend):
                     result = await self._desk.ask(words.confirm, (name, owner), deadline)
                 elif left > 0 or line:
                     self._look_again(claim, queue)
-                    return Busy(shown(info_of(shows)), None, max(0.0, left / 1e6))
+                    return Busy(holder_of(shows), None, max(0.0, left / 1e6))
                 else:
                     result = await self._desk.ask(
                         words.swap, (owner, ttl, ttl, info, name, version), deadline

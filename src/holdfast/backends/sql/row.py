@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import info_of, shown
+from holdfast.backends.common import holder_of
 from holdfast.backends.sql.bells import Bells
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.leaving import Leaving
@@ -117,7 +117,7 @@ class RowBackend(Leaving):
             if looked.rows:
                 _, holder, left, _, info = looked.rows[0]
                 if left > 0 and holder != owner:
-                    busy = Busy(shown(info_of(info)))
+                    busy = Busy(holder_of(info))
         if not queue and busy is not None:
             return busy
         seen = [busy] if busy is not None else []
@@ -157,7 +157,7 @@ class RowBackend(Leaving):
                 return line, entry
             if queue:
                 line.enlist(entry)
-            seen.append(Busy(shown(info_of(line.holder))))
+            seen.append(Busy(holder_of(line.holder)))
             return line, None
 
         sent = self._port.now()
@@ -167,7 +167,7 @@ class RowBackend(Leaving):
         line, held = answer
         if held is not None:
             return Grant(claim, valid_until(sent, claim.ttl), held.fence)
-        return Busy(shown(info_of(line.holder)), None, self._place(line, sent))
+        return Busy(holder_of(line.holder), None, self._place(line, sent))
 
     def _place(self, line: Line, sent: float) -> Place | None:
         mine = line.mine

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from holdfast.backends.common import info_text
+from holdfast.backends.common import holder_of, info_text
 from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
 from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.cells import Cells
@@ -35,7 +35,6 @@ from holdfast.backends.sqlite.lines import (
     Line,
     Waiter,
     depends_on,
-    holder,
     joined,
 )
 from holdfast.backends.sqlite.overview import overview, unsound
@@ -111,7 +110,7 @@ class Store(Cells):
                     self._tell_first(line, name, first)
                 return _held(*held)
         if enlist is None:
-            return InLine(holder(line.info), None, line.expires + schema.AHEAD)
+            return InLine(holder_of(line.info), None, line.expires + schema.AHEAD)
         behind = self.db.execute(LAST, (name, MANY, name)).fetchone() or (True, 0, None, 0)
         fine, last, before, ahead = behind
         if not fine:
@@ -123,7 +122,7 @@ class Store(Cells):
              now, now + wish.ttl, look_at, processes, wish.info),
         )  # fmt: skip
         self.site.post.expect(claim.owner, enlist(claim))
-        return InLine(holder(line.info), ahead, look_at + schema.AHEAD)
+        return InLine(holder_of(line.info), ahead, look_at + schema.AHEAD)
 
     def look(self, claim: Claim) -> Held | InLine | Gone:
         """A waiter's heartbeat: refreshes its place, never makes one."""
@@ -309,7 +308,7 @@ class Store(Cells):
             self._refuse("waiters", name)
         processes, look_at = self._depend(line, owner, None if before is None else before[0])
         self.db.execute(DEPEND, (look_at, processes, name, place))
-        return InLine(holder(line.info), None, look_at + schema.AHEAD)
+        return InLine(holder_of(line.info), None, look_at + schema.AHEAD)
 
     def _depend(self, line: Line, owner: str, before: int | None) -> tuple[str, float]:
         """On whom a claim in line depends from now on, and when it looks by itself: nobody else
