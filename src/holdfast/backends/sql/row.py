@@ -32,6 +32,7 @@ from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.session import Statement
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER
 from holdfast.backends.sql.words import WAITER
+from holdfast.core.backoff import pause
 from holdfast.core.lease import valid_until
 from holdfast.core.presence import Link, Roll
 from holdfast.errors import Unavailable
@@ -242,8 +243,10 @@ class RowBackend(Leaving):
                 ticket.called = True
                 if port.now() - begun < AT_ONCE:
                     ticket.vain += 1
-                    limit = port.now() + min(self._poll, AT_ONCE * 2**ticket.vain)
-                    await ticket.event.wait(min(deadline, limit))
+                    again = pause(
+                        ticket.vain, port.random(), math.inf, first=2 * AT_ONCE, longest=self._poll
+                    )
+                    await ticket.event.wait(min(deadline, port.now() + again))
                 return
             ticket.vain = 0
 
