@@ -156,32 +156,34 @@ class Tombstones:
     """Owners that were withdrawn while a request of theirs may still be on its way (law 3). That
     request comes from this process or not at all, so this is the place to remember them."""
 
-    __slots__ = ("_until", "graves")
+    __slots__ = ("_graves", "_until")
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        self.graves: list[tuple[float, str]] = []  # the same, soonest first
+        self._graves: list[tuple[float, str]] = []  # the same, soonest first
 
     def bury(self, claim: Claim, now: float) -> None:
         """It was withdrawn: until a ttl from now."""
         self.forget(now)
         until = now + claim.ttl
-        heapq.heappush(self.graves, (until, claim.owner))
+        heapq.heappush(self._graves, (until, claim.owner))
         self._until[claim.owner] = until
 
     def cover(self, owner: str, now: float) -> bool:
+        if not self._graves:  # as nearly always
+            return False
         self.forget(now)
         return owner in self._until
 
     def forget(self, now: float) -> None:
-        graves = self.graves
+        graves = self._graves
         while graves and graves[0][0] <= now:
             owner = heapq.heappop(graves)[1]
             if self._until.get(owner, math.inf) <= now:
                 del self._until[owner]
 
     def clear(self) -> None:
-        self.graves.clear()
+        self._graves.clear()
         self._until.clear()
 
     def left(self) -> list[float]:

@@ -76,7 +76,7 @@ class Store(Cells):
         says how to call when it is this claim's turn."""
         with self.mutex:
             now = self._clock()
-            if self._tombstones.graves and self._tombstones.cover(claim.owner, now):
+            if self._tombstones.cover(claim.owner, now):
                 return Gone("this claim was withdrawn")
             line = self._lines.get(claim.name)
             if line is None:

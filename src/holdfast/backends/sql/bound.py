@@ -56,7 +56,7 @@ class Bound(Ground):
     ) -> Grant | Busy | Buried | Unknown:
         port = self._port
         with port.mutex():
-            if self._graves.graves and self._graves.cover(claim.owner, port.now()):
+            if self._graves.cover(claim.owner, port.now()):
                 return Buried()
             record = self._records.get(claim.owner)
             if record is None:

@@ -58,7 +58,7 @@ class Store(Cells):
     def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
         """Take it if it may be had now; else stand in line, if there is somebody to `enlist`."""
         now = schema.now()
-        if self.tombstones.graves and self.tombstones.cover(claim.owner, now):
+        if self.tombstones.cover(claim.owner, now):
             return Gone("this claim was withdrawn")
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP

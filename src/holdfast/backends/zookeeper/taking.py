@@ -53,7 +53,7 @@ class Taking(Ground):
         session = self._pool.ready(claim.ttl) or await self._pool.session(claim.ttl, deadline)
         with port.mutex():
             sent = port.now()
-            if self._graves.graves and self._graves.cover(claim.owner, sent):
+            if self._graves.cover(claim.owner, sent):
                 return Buried()
             record = self._records.get(claim.owner)
             if record is None:
