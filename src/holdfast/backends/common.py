@@ -13,8 +13,8 @@ import heapq
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 from holdfast.errors import Unsupported
@@ -25,6 +25,7 @@ __all__ = [
     "OTHER_VERSION",
     "NoCells",
     "Tombstones",
+    "Written",
     "admits",
     "conflict",
     "holder_of",
@@ -36,6 +37,8 @@ __all__ = [
     "shown",
     "spelled",
 ]
+
+T = TypeVar("T")
 
 OTHER_VERSION = "its version is another"
 NEWER_FENCE = "a newer fencing token has written before"
@@ -94,6 +97,23 @@ class NoCells:
 def info_text(info: Mapping[str, str]) -> str:
     """What a claim says about itself, as a store keeps it."""
     return json.dumps(dict(info), ensure_ascii=False, separators=(",", ":"))
+
+
+class Written(Generic[T]):
+    """What claims say about themselves, as a store wants to have it: written once for all claims of
+    a lock, which share one object."""
+
+    __slots__ = ("_last", "_write")
+
+    def __init__(self, write: Callable[[str], T]) -> None:
+        self._write = write
+        self._last: tuple[Mapping[str, str] | None, T] = None, write("")
+
+    def of(self, info: Mapping[str, str]) -> T:
+        last = self._last
+        if last[0] is not info:
+            last = self._last = info, self._write(info_text(info))
+        return last[1]
 
 
 def info_of(text: str | bytes) -> Mapping[str, str]:

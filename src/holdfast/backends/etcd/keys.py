@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.backends.common import info_text, name_of, spelled
+from holdfast.backends.common import Written, name_of, spelled
 from holdfast.backends.etcd.answers import KeyValue
 from holdfast.backends.etcd.wire import after
 from holdfast.errors import Misconfigured
@@ -128,19 +128,14 @@ def is_claim(kv: KeyValue, suffix: bytes) -> bool:
 
 
 class Values:
-    """Writes the values of claims. The part that is the same for all claims of a lock object is
-    written once."""
+    """Writes the values of claims."""
 
     def __init__(self) -> None:
-        self._last: tuple[Mapping[str, str] | None, bytes] = None, b""
+        self._info = Written(str.encode)
 
     def write(self, claim: Claim) -> bytes:
-        info, text = self._last
-        if info is not claim.info:
-            text = info_text(claim.info).encode()
-            self._last = claim.info, text
-        fixed = b',"fixed":true' if claim.fixed else b""
-        return b'{"at":%.3f,"ttl":%.3f%b,"info":%b}' % (time.time(), claim.ttl, fixed, text)
+        fixed, info = b',"fixed":true' if claim.fixed else b"", self._info.of(claim.info)
+        return b'{"at":%.3f,"ttl":%.3f%b,"info":%b}' % (time.time(), claim.ttl, fixed, info)
 
 
 @dataclass(slots=True, frozen=True)

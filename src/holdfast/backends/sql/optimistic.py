@@ -69,7 +69,7 @@ class OptimisticBackend(TableBackend):
     ) -> Grant | Busy | Buried | Unknown:
         words, port = self._words, self._port
         name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
-        info = self._info(claim.info)
+        info = self._info.of(claim.info)
         sent = port.now()
         self._sweeper.perhaps(sent)
         for _ in range(TRIES):

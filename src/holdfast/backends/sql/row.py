@@ -99,7 +99,7 @@ class RowBackend(Leaving):
         elif claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
-            info = self._info(claim.info)
+            info = self._info.of(claim.info)
             sent = self._port.now()
             self._sweeper.perhaps(sent)
             # The uncontended path: one statement.
@@ -187,7 +187,7 @@ class RowBackend(Leaving):
         return Entry(
             WAITER, 0, claim.owner.encode(), MODES.index(claim.mode), claim.permits, claim.limit,
             ttl, min(ttl, microseconds(self._patience)), now, now, 0, None,
-            self._client.encode(), self._info(claim.info),
+            self._client.encode(), self._info.of(claim.info),
         )  # fmt: skip
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:

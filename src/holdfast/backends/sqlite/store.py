@@ -16,10 +16,10 @@ the client's half; `memory/store.py`, the same rules in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from holdfast.backends.common import holder_of, info_text
+from holdfast.backends.common import holder_of
 from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
 from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.cells import Cells
@@ -79,7 +79,7 @@ class Store(Cells):
             execute(
                 TAKE,
                 (name, claim.owner, site.number, mode._value_, claim.permits, now, expires,
-                 fence, self._text(claim.info)),
+                 fence, self.written.of(claim.info)),
             )  # fmt: skip
             execute("COMMIT")
             return _held(expires, fence)
@@ -263,7 +263,7 @@ class Store(Cells):
     def _wish(self, claim: Claim) -> Waiter:
         return Waiter(
             claim.owner, self.site.number, claim.mode.value, claim.permits, claim.limit, claim.ttl,
-            self._text(claim.info),
+            self.written.of(claim.info),
         )  # fmt: skip
 
     def _first(self, name: bytes) -> Waiter | None:
@@ -331,13 +331,6 @@ class Store(Cells):
             (now + claim.ttl, self.site.number, claim.name.encode(), place),
         )
 
-    def _text(self, info: Mapping[str, str]) -> str:
-        last = self._last_info
-        if last[0] is not info:  # one object for all claims of a lock
-            last = self._last_info = info, info_text(info)
-        return last[1]
-
-    _last_info: tuple[Mapping[str, str] | None, str] = (None, "")
     _sweep_at = 0.0
 
     # -- operators --------------------------------------------------------------------------------
