@@ -51,9 +51,6 @@ NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
 INSIDE = "asked from inside the store, by a finaliser or a signal handler"
 
-HEARTBEAT = 5.0
-"""How often who waits for a cell looks by itself."""
-
 LATER = 0.05
 """How long after an expiry those behind the first in line look whether it was taken care of."""
 
@@ -319,8 +316,7 @@ class LocalBackend(Generic[S]):
                 changed = (cell.version if cell else 0) != version
                 if changed or now >= deadline or self._closed:
                     return cell
-                limit = min(deadline, now + HEARTBEAT)  # the writer may have died before it told
-                await event.wait(min(expires, limit) if now < expires else limit)
+                await event.wait(min(expires, deadline) if now < expires else deadline)
                 event.clear()
         finally:
             self._watching.pop(event, None)

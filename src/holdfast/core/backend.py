@@ -142,7 +142,8 @@ class Backend(Protocol):
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         """Until the cell's version differs from `version` (0: until it exists) and return it as it
-        then is, None meaning empty; or return it unchanged at the deadline."""
+        then is, None meaning empty; or return it unchanged at the deadline. A change that is not
+        told of is seen at the deadline only: who waits for long waits again and again."""
         ...
 
 

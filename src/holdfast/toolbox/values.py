@@ -36,8 +36,8 @@ KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
 LOOK = 5.0
-"""How long one wait for a cell lasts at most: a store that is silent is noticed then. Backends look
-as often by themselves, and end it when the client is closed."""
+"""How long one wait for a cell lasts at most: a store that is silent is noticed then, and a change
+of which nobody told, for its writer died first. Backends end it when the client is closed."""
 
 TRIES = 3
 """So many requests without an answer fit in `request_timeout`."""

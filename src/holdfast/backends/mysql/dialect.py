@@ -16,7 +16,6 @@ third of what TIMESTAMPDIFF does. A double, of which microseconds need 51 bits."
 
 
 class MySQL:
-    name = "mysql"
     types = Types(
         "VARBINARY(1024)",
         "VARBINARY(64)",

@@ -19,7 +19,6 @@ stopped, and others wait for the row that it has locked."""
 
 
 class Postgres:
-    name = "postgresql"
     types = Types(
         "BYTEA", "BYTEA", "BYTEA", "BYTEA", "BIGINT GENERATED ALWAYS AS IDENTITY NOT NULL"
     )

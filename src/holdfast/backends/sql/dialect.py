@@ -31,11 +31,6 @@ class Types(NamedTuple):
 
 
 class Dialect(Protocol):
-    @property
-    def name(self) -> str:
-        """ "mysql" or "postgresql"."""
-        ...
-
     # -- what the tables are made of --------------------------------------------------------------
 
     types: Types

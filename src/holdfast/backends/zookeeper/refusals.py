@@ -15,7 +15,6 @@ __all__ = [
     "NO_LOGIN",
     "NO_NODE",
     "UNANSWERED",
-    "BadVersion",
     "InvalidAcl",
     "NoAuth",
     "NoLogin",
@@ -29,7 +28,6 @@ __all__ = [
 
 NoNode: type[Exception] = exceptions.NoNodeError
 NodeExists: type[Exception] = exceptions.NodeExistsError
-BadVersion: type[Exception] = exceptions.BadVersionError
 NoAuth: type[Exception] = exceptions.NoAuthError
 InvalidAcl: type[Exception] = exceptions.InvalidACLError
 NotReadOnly: type[Exception] = exceptions.NotReadOnlyCallError

@@ -69,12 +69,12 @@ class _Close(serialization.Close):  # type: ignore[misc]
 
 
 class Reply:
-    """What kazoo sets when the answer comes. With an event it can be waited for."""
+    """What kazoo sets when the answer comes. With an `event` it can be waited for."""
 
     __slots__ = ("done", "error", "event", "sent", "value")
 
-    def __init__(self, event: Event | None = None) -> None:
-        self.event = event
+    def __init__(self) -> None:
+        self.event: Event | None = None
         self.value: Any = None
         self.error: Exception | None = None
         self.done = False
