@@ -85,12 +85,12 @@ class Backend(Several):
         keys = Keys(options.prefix)
         self._line = LineRequests(keys, self._channel, options.window, options.memory)
         self._requests = self._line
-        counted = courier.fleet.counts_listeners
+        sharded = courier.fleet.sharded
         self._room = Room(
             port,
             self._channel,
             options.heartbeat,
-            lambda room: Listener(room, counted, self._look, courier.ear),
+            lambda room: Listener(room, not sharded, self._look, courier.ear),
         )
 
     # -- claims -----------------------------------------------------------------------------------

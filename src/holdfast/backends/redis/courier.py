@@ -286,7 +286,7 @@ class Courier:
         ear = self._ear
         if (
             ear is not None
-            and self.fleet.counts_listeners
+            and not self.fleet.sharded
             and run_id
             and ear.run_id
             and run_id != ear.run_id

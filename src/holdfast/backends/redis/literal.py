@@ -117,8 +117,7 @@ class LiteralBackend(Steps):
         options, dialect = self._options, self._dialect
         self._port = port
         self._courier = courier = self._make_courier(port.asynchronous)
-        counted = courier.fleet.counts_listeners
-        sharded = not counted
+        sharded = courier.fleet.sharded
         # In a cluster others announce to a shard's listeners, and we do not listen to every shard.
         self._announced = dialect.others_announce and not sharded
 
@@ -133,7 +132,7 @@ class LiteralBackend(Steps):
             port,
             own,
             options.heartbeat,
-            lambda room: Listener(room, counted, ask_nobody, courier.ear),
+            lambda room: Listener(room, not sharded, ask_nobody, courier.ear),
         )
         self._lobby = Lobby(port, self._room, channel, options.heartbeat, options.poll)
 

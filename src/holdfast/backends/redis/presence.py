@@ -105,7 +105,7 @@ class RedisRoll:
     def __init__(self, courier: Courier, requests: Requests) -> None:
         self._courier = courier
         self._requests = requests
-        self._sharded = not courier.fleet.counts_listeners
+        self._sharded = courier.fleet.sharded
         self._where = pack("CLUSTER", "SLOTS") if self._sharded else pack("ROLE")
         self._lines: list[tuple[Node, Ear]] = []
         self._connected = 0
