@@ -14,10 +14,10 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.backends.addresses import one_by_one
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
-from holdfast.backends.turns import turns
 from holdfast.ports import clock
 
 __all__ = ["AsyncTransport"]
@@ -196,7 +196,7 @@ async def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
     found = known(endpoint.host, endpoint.port) or await loop.getaddrinfo(
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM
     )
-    for (family, kind, protocol, _, address), seconds in turns(found, deadline):
+    for (family, kind, protocol, _, address), seconds in one_by_one(found, deadline):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

@@ -14,12 +14,12 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.backends.addresses import connected
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.backends.places import Places
 from holdfast.backends.quiet import Bell, milliseconds
-from holdfast.backends.turns import connected
 from holdfast.core.port import Port
 from holdfast.ports import clock
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.backends.addresses import share
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.transport import (
@@ -25,7 +26,6 @@ from holdfast.backends.redis.transport import (
     unheard,
 )
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
-from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from holdfast.backends.addresses import share
 from holdfast.backends.redis.keys import SLOTS
 from holdfast.backends.redis.transport import ORDINARY, Node, Transport
 from holdfast.backends.redis.wire import (
@@ -22,7 +23,6 @@ from holdfast.backends.redis.wire import (
     show,
     trouble,
 )
-from holdfast.backends.turns import share
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = ["Cluster", "Fleet", "Sentinel", "Single"]

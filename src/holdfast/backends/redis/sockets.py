@@ -15,6 +15,7 @@ import socket
 import struct
 from typing import Any
 
+from holdfast.backends.addresses import connected
 from holdfast.backends.quiet import Socket, milliseconds
 from holdfast.backends.redis.wire import (
     HEARING_OUT,
@@ -28,7 +29,6 @@ from holdfast.backends.redis.wire import (
     show,
     unreachable,
 )
-from holdfast.backends.turns import connected
 from holdfast.ports.clock import now
 
 __all__ = ["TlsWire", "Wire", "connect"]

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.backends.addresses import share
 from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.backends.redis.sockets import Wire, connect
 from holdfast.backends.redis.transport import (
@@ -24,7 +25,6 @@ from holdfast.backends.redis.transport import (
     Subscription,
 )
 from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack
-from holdfast.backends.turns import share
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 

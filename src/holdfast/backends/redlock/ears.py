@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.backends.addresses import share
 from holdfast.backends.redis.listener import Listener, ask_nobody
 from holdfast.backends.redis.transport import Ear, Hearing, Transport, unheard
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NotSent
 from holdfast.backends.redlock.nodes import Member
-from holdfast.backends.turns import share
 from holdfast.core.port import Port
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports.clock import now

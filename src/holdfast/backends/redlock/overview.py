@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.backends.addresses import share
 from holdfast.backends.common import info_of, public_id
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.backends.redlock.ballot import Everybody, explain, hopeless, quorum_of
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.letters import Letter, Writer
-from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 from holdfast.types import ClaimInfo, LockInfo, Mode

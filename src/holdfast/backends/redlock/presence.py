@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from holdfast.backends.addresses import share
 from holdfast.backends.common import info_of, public_id
 from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis.presence import LINKS
@@ -31,7 +32,6 @@ from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.ears import Ears
 from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.backends.redlock.nodes import Member
-from holdfast.backends.turns import share
 from holdfast.core.port import Port
 from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.backends.quiet import Socket
 from holdfast.ports.clock import now
 
-__all__ = ["Found", "connected", "share", "turns"]
+__all__ = ["Found", "connected", "one_by_one", "share"]
 
 Found = tuple[Any, ...]
 """One address, as `socket.getaddrinfo` has it."""
@@ -24,7 +24,7 @@ def share(deadline: float, parts: int) -> float:
     return deadline if parts <= 1 else now() + (deadline - now()) / parts
 
 
-def turns(found: Sequence[Found], deadline: float) -> Iterator[tuple[Found, float]]:
+def one_by_one(found: Sequence[Found], deadline: float) -> Iterator[tuple[Found, float]]:
     """Each address, and the seconds it has. TimeoutError: there are none left."""
     for place, address in enumerate(found):
         seconds = share(deadline, len(found) - place) - now()
@@ -36,7 +36,7 @@ def turns(found: Sequence[Found], deadline: float) -> Iterator[tuple[Found, floa
 def connected(found: Sequence[Found], deadline: float) -> Socket:
     """A socket that blocks, connected to the first that lets us. Raises OSError."""
     trouble: OSError = OSError("it has no address")
-    for (family, kind, protocol, _, where), seconds in turns(found, deadline):
+    for (family, kind, protocol, _, where), seconds in one_by_one(found, deadline):
         sock = Socket(family, kind, protocol)
         try:
             sock.settimeout(seconds)
