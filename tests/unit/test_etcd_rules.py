@@ -20,11 +20,11 @@ from holdfast.backends.etcd.asynchronous import AsyncTransport
 from holdfast.backends.etcd.blocking import BlockingStream, _Link
 from holdfast.backends.etcd.channel import PERMISSION_DENIED, Endpoint, Request
 from holdfast.backends.etcd.entry import Blocker, Entry
+from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2
 from holdfast.backends.etcd.hub import Watch
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.taking import _watch
-from holdfast.backends.etcd.together import Together
 from holdfast.backends.url import parse
 from holdfast.core.lease import valid_until
 from holdfast.ports import clock
@@ -382,7 +382,7 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
 def test_what_only_one_needs_to_do() -> None:
     """If that one is interrupted, or had less time, another does it."""
     port = ThreadPort()
-    together: Together[str] = Together(port)
+    errand: Errand[str] = Errand(port)
     inside, go_on = threading.Event(), threading.Event()
     results: dict[str, str | None] = {}
     done: list[str] = []
@@ -394,19 +394,19 @@ def test_what_only_one_needs_to_do() -> None:
 
     def first() -> None:
         with pytest.raises(KeyboardInterrupt):
-            drive(together.do(interrupted, lambda _: True, port.now() + 5))
+            drive(errand.do(interrupted, lambda _: True, port.now() + 5))
 
     def other(name: str) -> None:
         async def work() -> str:
             done.append(name)
             return name
 
-        results[name] = drive(together.do(work, lambda _: True, port.now() + 5))
+        results[name] = drive(errand.do(work, lambda _: True, port.now() + 5))
 
     threads = [threading.Thread(target=first)]
     threads[0].start()
     inside.wait()
-    assert drive(together.do(interrupted, lambda _: True, port.now() + 0.05)) is None
+    assert drive(errand.do(interrupted, lambda _: True, port.now() + 0.05)) is None
     threads += [threading.Thread(target=other, args=(name,)) for name in "ab"]
     for thread in threads[1:]:
         thread.start()

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.backends.etcd import answers, hpack, wire
+from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
-from holdfast.backends.etcd.together import Together
 from holdfast.core.port import Port
 from holdfast.errors import Misconfigured, Unavailable
 
@@ -114,7 +114,7 @@ class Channel:
         self._port = port
         self._turn = 0  # which endpoint is asked
         self._access: Access = b"", {}
-        self._login = Together[str | Failure](port)
+        self._login = Errand[str | Failure](port)
 
     @property
     def _endpoint(self) -> Endpoint:

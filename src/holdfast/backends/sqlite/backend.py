@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.backends.local import Call, LocalBackend
-from holdfast.backends.sqlite import place, registry
+from holdfast.backends.sqlite import place, sites
 from holdfast.backends.sqlite.site import Site
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Option, Url
@@ -54,7 +54,7 @@ class SqliteBackend(LocalBackend[Store]):
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
-        self._site = registry.join(self._path, _furnish)
+        self._site = sites.join(self._path, _furnish)
         self._joined = True
         self.store = self._site.store
         if port.asynchronous:
@@ -62,7 +62,7 @@ class SqliteBackend(LocalBackend[Store]):
             self._link = self._worker = worker
             self._forgotten = weakref.finalize(self, worker.abandon)
         else:
-            self._forgotten = weakref.finalize(self, registry.abandon, self._site)
+            self._forgotten = weakref.finalize(self, sites.abandon, self._site)
         self._forgotten.atexit = False
 
     def _enter(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
@@ -81,7 +81,7 @@ class SqliteBackend(LocalBackend[Store]):
         if self._joined:
             self._joined = False
             self._forgotten.detach()
-            registry.leave(self._site)
+            sites.leave(self._site)
 
 
 def _furnish(site: Site) -> None:
@@ -129,7 +129,7 @@ class Worker:
 
     def abandon(self) -> None:
         """The client was collected, and nobody closed it."""
-        registry.abandon(self._site)
+        sites.abandon(self._site)
         self._jobs.put(None)
 
     async def _do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
