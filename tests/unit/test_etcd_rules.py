@@ -16,15 +16,15 @@ from tests.waiting import PATIENCE
 
 from holdfast import Misconfigured, Unavailable
 from holdfast.backends.etcd import EtcdBackend, answers, wire
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.blocking import BlockingStream, _Link
 from holdfast.backends.etcd.channel import PERMISSION_DENIED, Endpoint, Request
 from holdfast.backends.etcd.entry import Blocker, Entry
 from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2
 from holdfast.backends.etcd.hub import Watch
 from holdfast.backends.etcd.keys import Keys
+from holdfast.backends.etcd.loops import LoopTransport
 from holdfast.backends.etcd.taking import _watch
+from holdfast.backends.etcd.threads import ThreadStream, _Link
 from holdfast.backends.url import parse
 from holdfast.core.lease import valid_until
 from holdfast.ports import clock
@@ -82,7 +82,7 @@ def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
         await asyncio.sleep(0.005)  # and it has begun
 
     async def main() -> None:
-        transport = AsyncTransport(None)
+        transport = LoopTransport(None)
         monkeypatch.setattr(transport, "_connect", never)
         where = Endpoint("nowhere", 1)
         calls = [(b"", b"")]
@@ -115,7 +115,7 @@ def test_who_has_more_time_connects_once_more(monkeypatch: pytest.MonkeyPatch) -
         return Failure(NO_ANSWER, "nobody is there", applied=False)
 
     async def main() -> None:
-        transport = AsyncTransport(None)
+        transport = LoopTransport(None)
         monkeypatch.setattr(transport, "_connect", connect)
         where, now = Endpoint("nowhere", 1), clock.now()
         results = await asyncio.gather(
@@ -357,10 +357,10 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
     with theirs:
         link = _Link.__new__(_Link)
         link.sock, link.http = ours, Http2()
-        stream = BlockingStream(link, b"")
+        stream = ThreadStream(link, b"")
         ended: list[float] = []
 
-        def listen(stream: BlockingStream) -> None:
+        def listen(stream: ThreadStream) -> None:
             drive(stream.receive(clock.now() + 30))
             ended.append(clock.now())
 

@@ -16,8 +16,6 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.backends.etcd import keeping, overview
 from holdfast.backends.etcd.answers import Garbled
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.blocking import BlockingTransport
 from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
 from holdfast.backends.etcd.cells import Cells
 from holdfast.backends.etcd.channel import Channel, Site
@@ -25,9 +23,11 @@ from holdfast.backends.etcd.entry import Entry
 from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
-from holdfast.backends.etcd.site import OPTIONS, site_of
+from holdfast.backends.etcd.loops import LoopTransport
 from holdfast.backends.etcd.taking import Taking
+from holdfast.backends.etcd.threads import ThreadTransport
 from holdfast.backends.etcd.transact import transact
+from holdfast.backends.etcd.url import OPTIONS, site_of
 from holdfast.backends.url import Url
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
@@ -80,7 +80,7 @@ class EtcdBackend:
         self._port = port
         self._incarnation = port.incarnation()
         tls = self._site.tls
-        transport = AsyncTransport(tls) if port.asynchronous else BlockingTransport(port, tls)
+        transport = LoopTransport(tls) if port.asynchronous else ThreadTransport(port, tls)
         self._channel = Channel(self._site, transport, port)
         self._book = Book(port, self._channel, self._keys, signals)
         self._sessions = self._book.sessions

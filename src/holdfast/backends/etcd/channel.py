@@ -4,7 +4,7 @@ Contract: `ask` sends requests to one endpoint at the same time and returns, for
 a `Failure`; it does not raise for anything the network or the store does. It goes to the next
 endpoint when one cannot be reached, has no leader or stays silent. A request is sent a second time
 only if the first surely had no effect: everything else is for the caller to repeat, who knows what
-is idempotent. Partners: `blocking.py` and `asynchronous.py`, which move the bytes and decide
+is idempotent. Partners: `threads.py` and `loops.py`, which move the bytes and decide
 nothing.
 """
 

@@ -4,7 +4,7 @@ Contract: one object is one connection. `begin` starts a call; whatever is to be
 `out`, which the owner of the socket sends and clears; `receive` takes what was read and returns
 what became of the calls. A call that the other side does not allow yet (it says how many there may
 be at a time) begins when another has ended. Nothing here waits, and nothing is decided:
-`blocking.py` and `asynchronous.py` move the bytes, `channel.py` decides what a failure means.
+`threads.py` and `loops.py` move the bytes, `channel.py` decides what a failure means.
 
 Why not grpcio: in a forked child of a process that uses grpc.aio, calls hang (grpcio 1.85, seen in
 a run); a call takes twice the processor time; and generated code binds to a version of protobuf.

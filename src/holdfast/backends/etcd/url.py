@@ -1,4 +1,8 @@
-"""What an `etcd://` URL means: endpoints, TLS, user, prefix."""
+"""What an `etcd://` URL means: endpoints, TLS, user, prefix.
+
+Contract: no I/O, except that certificates are read from their files. Partners: `channel.py` and
+`keys.py`, the results; `backend.py`, whose options these are.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.core.port import Port
 from holdfast.ports import clock
 
-__all__ = ["BlockingTransport"]
+__all__ = ["ThreadTransport"]
 
 MOST, IDLE = 32, 16
 """So many connections to an endpoint are in use at most: more threads than that take turns, for
@@ -162,7 +162,7 @@ class _Pool(Places):
         self.idle: list[_Link] = []
 
 
-class BlockingTransport:
+class ThreadTransport:
     def __init__(self, port: Port, tls: ssl.SSLContext | None) -> None:
         self._port = port
         self._tls = tls
@@ -220,9 +220,9 @@ class BlockingTransport:
 
     async def stream(
         self, endpoint: Endpoint, headers: bytes, deadline: float
-    ) -> BlockingStream | Failure:
+    ) -> ThreadStream | Failure:
         link = self._connect(endpoint, deadline)
-        return link if isinstance(link, Failure) else BlockingStream(link, headers)
+        return link if isinstance(link, Failure) else ThreadStream(link, headers)
 
     async def close(self) -> None:
         self._closed = True
@@ -234,7 +234,7 @@ class BlockingTransport:
                     break
 
 
-class BlockingStream:
+class ThreadStream:
     """All reading and writing is done by the thread that calls `receive` (a TLS connection bears
     nothing else); the others leave what they have to say and nudge it."""
 
