@@ -8,6 +8,7 @@ claim.
 
 `/` and `%` of a name are written as %2F and %25, so that the line of `a` does not contain that of
 `a/b`; with `name=exact` nothing is changed. Cells and tombstones have keys that no name has.
+Partners: `line.py`, which asks about them; `overview.py`, which reads them back.
 """
 
 from __future__ import annotations

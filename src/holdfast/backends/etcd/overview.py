@@ -1,4 +1,10 @@
-"""Looking into lines and taking locks away: for operators, so correct rather than fast."""
+"""Looking into lines and taking locks away: for operators, so correct rather than fast.
+
+Contract: `inspect` and `evict` of `core/backend.py`. A line counts as it does for who stands in it,
+strangers' keys too; among all names only what looks like a lock is shown. Who is taken away is who
+held when we looked, and nobody who has the same key later. Partners: `keys.py`, what keys say;
+`reading.py`, which asks again.
+"""
 
 from __future__ import annotations
 

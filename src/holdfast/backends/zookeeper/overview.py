@@ -1,4 +1,9 @@
-"""What operators see and may do: the names, who holds, who waits; and taking a lock away."""
+"""What operators see and may do: the names, who holds, who waits; and taking a lock away.
+
+Contract: `inspect` and `evict` of `core/backend.py`. A look begins with a `sync`, so it is not
+older than the question, and what a node's name says decides; what is in it is shown. What others
+hide is left out of a list, and is an error to who asks for it by name. Partner: `naming.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""kazoo's errors, by names and types of their own: what a request may be answered with instead."""
+"""kazoo's errors, by names and types of their own: what a request may be answered with instead.
+
+Contract: which of them say that a request was not executed, and which that nobody knows, is said
+here, once (`UNANSWERED`). Partners: `requests.py`; `trouble.py`, what they mean to a user.
+"""
 
 # kazoo has no types: what leaves this file has.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
