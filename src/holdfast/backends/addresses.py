@@ -7,16 +7,48 @@ own.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import ssl
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from holdfast.backends.quiet import Socket
 from holdfast.ports.clock import now
 
-__all__ = ["Found", "connected", "one_by_one", "share"]
+__all__ = ["Found", "Reasons", "connected", "one_by_one", "reason_of", "share"]
+
+ENOUGH = 0.1
+"""Seconds in which a try to connect finds out what is wrong. One that has less, since a deadline
+was near, only finds that it had no time."""
 
 Found = tuple[Any, ...]
 """One address, as `socket.getaddrinfo` has it."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What the system says of a failure: asyncio has words of its own, and no reason."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
+    return str(error)
+
+
+class Reasons:
+    """Why servers cannot be reached, as the last try said that had the time to find out."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, str] = {}
+
+    def why(self, where: Hashable, reason: str, begun: float, deadline: float) -> str:
+        """`reason`, or a better one: of a try that began then and had until the deadline."""
+        if deadline - begun >= ENOUGH:
+            self._last[where] = reason
+        return self._last.get(where, reason)
+
+    def reached(self, where: Hashable) -> None:
+        if self._last:
+            self._last.pop(where, None)
 
 
 def share(deadline: float, parts: int) -> float:

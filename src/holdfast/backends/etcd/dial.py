@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from holdfast.backends.addresses import Found
+from holdfast.backends.addresses import Found, reason_of
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
 
 __all__ = ["GREETING", "SIGN", "STALE", "broken", "known", "unreached"]
@@ -46,7 +46,7 @@ def unreached(where: str, error: Exception | None) -> Failure:
     if isinstance(error, ssl.SSLError) and not isinstance(error, NO_PROOF):
         why = getattr(error, "verify_message", "") or error.reason or error
         return Failure(NO_TRUST, f"{where}: {why}", applied=False)
-    why = getattr(error, "strerror", None) or str(error or "") or "the connection was closed"
+    why = (error and reason_of(error)) or "the connection was closed"
     return Failure(NO_ANSWER, f"{where}: {why}", applied=False)
 
 

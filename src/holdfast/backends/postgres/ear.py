@@ -13,6 +13,7 @@ import select
 import psycopg
 
 from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.postgres.text import said
 from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.backends.sql.session import Gone
 from holdfast.core.port import Port
@@ -81,7 +82,7 @@ def _consume(session: PostgresSession) -> None:
     try:
         session._pgconn.consume_input()
     except psycopg.Error as error:
-        raise Gone(str(error).strip(), sent=True) from None
+        raise Gone(said(error), sent=True) from None
 
 
 def _heard(session: PostgresSession) -> list[str]:

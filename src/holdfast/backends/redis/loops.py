@@ -310,7 +310,7 @@ class LoopTransport:
 
     async def link_of(self, node: Node, lane: int, deadline: float) -> Link:
         """Who needs the connection first opens it; the others wait for the same one."""
-        loop = asyncio.get_running_loop()
+        loop, begun = asyncio.get_running_loop(), now()
         opening: asyncio.Task[Link] | None = node.opening[lane]
         if opening is None or opening.done():
             # Not by its own deadline: the others who wait for it may have more time.
@@ -320,7 +320,8 @@ class LoopTransport:
             node.opening[lane] = opening
         await asyncio.wait([opening], timeout=max(0.0, deadline - now()))
         if not opening.done():
-            raise NotSent("could not connect in time")
+            reasons, text = self._settings.reasons, "could not connect in time"
+            raise NotSent(reasons.why(str(node), text, begun, deadline))
         if opening.cancelled():
             raise NotSent("the client was closed")
         link = opening.result()
@@ -338,26 +339,27 @@ class LoopTransport:
 
     async def _greet(self, link: Link, address: Address, deadline: float) -> None:
         (host, port), settings = address, self._settings.at(address)
-        loop = asyncio.get_running_loop()
+        loop, where, begun = asyncio.get_running_loop(), show(address), now()
         try:
             async with asyncio.timeout(max(0.0, deadline - now())):
                 if port:
                     await loop.create_connection(lambda: link, host, port, ssl=settings.tls)
                 else:
                     await loop.create_unix_connection(lambda: link, host)
-                if show(address) in settings.curt:
+                if where in settings.curt:
                     await asyncio.sleep(HEARING_OUT)
                 greeting, count = settings.greeting()
                 replies = await link.request(greeting, count, deadline)
             link.run_id = settings.greeted(address, replies)
-            settings.curt.discard(show(address))
+            settings.curt.discard(where)
+            settings.reasons.reached(where)
         except BaseException as error:
             said, broke = link.said, not link.usable
             link.close()
             # TimeoutError is an OSError; and it may have broken before we said anything.
             if isinstance(error, OSError | NoAnswer) or (broke and isinstance(error, NotSent)):
                 cause = link.broken or error
-                raise unreachable(cause, show(address), said, settings) from None
+                raise unreachable(cause, where, said, settings, begun, deadline) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:

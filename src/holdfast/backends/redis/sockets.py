@@ -169,24 +169,25 @@ def connect(address: Address, settings: Settings, deadline: float) -> Wire:
     wire: Wire | None = None
     sock: socket.socket | None = None
     replies: list[Any] = []
-    settings = settings.at(address)
+    settings, where, begun = settings.at(address), show(address), now()
     greeting, count = settings.greeting()
     try:
         sock = _open(address, settings, deadline)
         wire = TlsWire(sock) if settings.tls else Wire(sock)
-        if show(address) in settings.curt:
+        if where in settings.curt:
             wire.hear_out(min(deadline, now() + HEARING_OUT))
         wire.send(greeting, deadline)
         while len(replies) < count:
             replies.append(wire.reply(deadline))
         wire.run_id = settings.greeted(address, replies)
-        settings.curt.discard(show(address))
+        settings.curt.discard(where)
+        settings.reasons.reached(where)
     except BaseException as error:
         if sock is not None:
             sock.close()
         if isinstance(error, OSError | NoAnswer | NotSent) and len(replies) < count:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise unreachable(cause, show(address), replies, settings) from None
+            raise unreachable(cause, where, replies, settings, begun, deadline) from None
         raise
     return wire
 

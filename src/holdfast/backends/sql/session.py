@@ -105,7 +105,7 @@ class Session(ABC):
         self.awaited = 0  # results of the exchange that is under way
         self.spent = False  # somebody is about to end it: nobody else shall have it
         self._over = False
-        self._fd, self._which = -1, (0, 0)
+        self._socket = -1, (0, 0)  # its descriptor, and which it is
         self.used = now()
         self.place: object = None  # the pool's
         self.lasts = 1.0  # seconds for which an idle one is believed to be alive without a look
@@ -215,9 +215,10 @@ class Session(ABC):
 
     def cut(self) -> None:
         """End it from another thread than the one that waits for its answer, which then notices."""
+        number, its = self._socket
         try:
-            with socket.socket(fileno=os.dup(self._fd)) as same:
-                if which(same.fileno()) == self._which:  # or the number is another's by now
+            with socket.socket(fileno=os.dup(number)) as same:
+                if which(same.fileno()) == its:  # or the number is another's by now
                     same.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is closed already
             pass
@@ -227,8 +228,8 @@ class Session(ABC):
 
     def _opened(self) -> None:
         """To be called once there is a connection."""
-        self._fd = self.fileno()
-        self._which = not_for_children(self._fd)
+        number = self.fileno()
+        self._socket = number, not_for_children(number)
 
 
 def readable(fd: int) -> bool:
