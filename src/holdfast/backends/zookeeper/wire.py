@@ -120,8 +120,11 @@ class _NoSecrets(logging.Filter):
         return record.levelno >= logging.INFO
 
 
-log = logging.getLogger("holdfast.zookeeper")
-log.addFilter(_NoSecrets())
+# What kazoo says: a dozen lines for one failed attempt, of which ours has the reason. Without a
+# handler Python would print them; with this one they appear where logging is configured.
+kazoos_log = logging.getLogger("holdfast.zookeeper")
+kazoos_log.addFilter(_NoSecrets())
+kazoos_log.addHandler(logging.NullHandler())
 
 
 class Wire:
@@ -147,7 +150,7 @@ class Wire:
                 "sleep_func": self._handler.sleep_func,
             },
             command_retry={"sleep_func": self._handler.sleep_func},
-            logger=log,
+            logger=kazoos_log,
         )  # fmt: skip
         self._client.add_listener(self._changed)
         self._connection: Any = self._client._connection
