@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from holdfast.backends import find
 from holdfast.backends.url import Option, found
 from holdfast.core.acquire import Engine
-from holdfast.core.backend import Backend, Swept, Tabular
+from holdfast.core.backend import Backend, Nascent, Swept, Tabular
 from holdfast.core.names import checked_metadata
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
@@ -140,6 +140,11 @@ class Client:
         if not isinstance(backend, Tabular):
             raise Unsupported(f"{self._url} has no tables to be made")
         return backend.ddl
+
+    def exists(self) -> bool:
+        """Whether there is a store: sqlite's is made by its first lock. Contacts nobody."""
+        backend = self._store()
+        return backend.exists() if isinstance(backend, Nascent) else True
 
     def _store(self) -> Backend:
         """The backend itself, also of a client with `crash_grace`."""

@@ -7,6 +7,7 @@ Contract: --url may stand before the command or behind it; without it the librar
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ __all__ = [
     "connect",
     "given_url",
     "json_option",
+    "look_into",
     "url_option",
     "write_statuses",
 ]
@@ -93,6 +95,20 @@ def given_url(ctx: click.Context, url: str | None) -> str | None:
 
 def connect(ctx: click.Context, url: str | None) -> holdfast.Locks:
     return holdfast.connect(given_url(ctx, url))
+
+
+def look_into(ctx: click.Context, url: str | None) -> holdfast.Locks:
+    """For who looks, or takes away. Of a store that was named, and is not there, it would be wrong
+    to say that all is free; the embedded one that nobody has used yet is simply empty."""
+    named = given_url(ctx, url) or os.environ.get("HOLDFAST_URL")
+    locks = holdfast.connect(named)
+    if named and not locks.exists():
+        locks.close()
+        raise holdfast.Misconfigured(
+            f"there is no store at {named}. It comes into being with its first lock: nobody has "
+            "taken one there, or it is elsewhere"
+        )
+    return locks
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -47,6 +47,7 @@ __all__ = [
     "Backend",
     "Downgrading",
     "InTurn",
+    "Nascent",
     "Signals",
     "Swept",
     "Tabular",
@@ -206,6 +207,16 @@ class Tabular(Protocol):
     @property
     def ddl(self) -> list[str]:
         """The statements that make them, in order; harmless where they are there already."""
+        ...
+
+
+@runtime_checkable
+class Nascent(Protocol):
+    """A store that its first lock makes, and that nobody makes by looking: `inspect` and `evict`
+    find nothing where there is none."""
+
+    def exists(self) -> bool:
+        """Whether it is there."""
         ...
 
 

@@ -24,7 +24,7 @@ from holdfast.core.backend import Signals
 from holdfast.core.port import Port
 from holdfast.errors import Unavailable
 from holdfast.ports.bare import Thread
-from holdfast.types import Capabilities, Mode, Unknown
+from holdfast.types import Capabilities, LockInfo, Mode, Unknown
 
 __all__ = ["SqliteBackend"]
 
@@ -67,6 +67,25 @@ class SqliteBackend(LocalBackend[Store]):
 
     def _enter(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
         return self._site.run(deadline, request)
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return self._path.is_file()
+
+    async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
+        return await super().inspect(prefix, exact, deadline) if await self._there(deadline) else []
+
+    async def evict(self, name: str, deadline: float) -> int:
+        return await super().evict(name, deadline) if await self._there(deadline) else 0
+
+    async def _there(self, deadline: float) -> bool:
+        """Looking makes no store: with a typo in the URL all would look free, and stay behind."""
+        if self._site.begun:
+            return True
+        if self._worker is None:
+            return self.exists()
+        return await self._worker.do(deadline, self.exists) is not False
 
     async def close(self) -> None:
         await super().close()
@@ -118,13 +137,13 @@ class Worker:
         return call
 
     async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
-        return await self._do(deadline, lambda: self._site.run(deadline, request))
+        return await self.do(deadline, lambda: self._site.run(deadline, request))
 
     def after(self, work: Callable[[], None]) -> None:
         self._jobs.put(Job(work, _nobody))
 
     async def close(self, leave: Callable[[], None]) -> None:
-        await self._do(self._port.now() + 5.0, leave)
+        await self.do(self._port.now() + 5.0, leave)
         self._jobs.put(None)
 
     def abandon(self) -> None:
@@ -132,7 +151,7 @@ class Worker:
         sites.abandon(self._site)
         self._jobs.put(None)
 
-    async def _do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
+    async def do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
         answered = self._port.event()
         job = Job(work, answered.set)
         self._jobs.put(job)

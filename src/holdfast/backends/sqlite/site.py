@@ -232,6 +232,11 @@ class Site:
     # -- opening and closing ----------------------------------------------------------------------
 
     @property
+    def begun(self) -> bool:
+        """Whether this process has used it."""
+        return self._lockfile is not None
+
+    @property
     def post(self) -> Post:
         assert self._post is not None
         return self._post
