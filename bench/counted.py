@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,8 +101,8 @@ class Exchanges:
 
         self.number = self.statements = 0
         self._mutex = threading.Lock()
-        self._open = session._inherited
-        begin = session.Session.begin
+        self._made: weakref.WeakSet[session.Session] = weakref.WeakSet()
+        begin, opened = session.Session.begin, session.Session._opened
 
         async def counting(
             its: session.Session,
@@ -114,12 +115,17 @@ class Exchanges:
                 self.statements += len(statements)
             await begin(its, statements, deadline, early)
 
+        def noting(its: session.Session) -> None:
+            self._made.add(its)
+            opened(its)
+
+        session.Session._opened = noting  # type: ignore[method-assign, assignment]  # as below
         session.Session.begin = counting  # type: ignore[method-assign, assignment]  # counted, then as it was
 
     @property
     def connections(self) -> int:
         """That are open now."""
-        return len(self._open)
+        return sum(not its._over for its in list(self._made))
 
 
 def counted(client: holdfast.Locks | aio.Locks) -> Counted:

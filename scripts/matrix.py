@@ -64,7 +64,7 @@ the same URL share a row; those that run a part of the suite are in the second t
 NOT_OURS = ("served",)
 """Strategies of stores that are made for tests."""
 
-OPERATIONS = ("capabilities", "close", "evict", "inspect", "locked", "schema", "sweep")
+OPERATIONS = ("capabilities", "close", "evict", "exists", "inspect", "locked", "schema", "sweep")
 """What a client has that makes nothing to be held."""
 
 ARGUMENTS: dict[str, Any] = {

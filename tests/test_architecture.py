@@ -76,8 +76,8 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 # Where packages that are not the standard library's may be imported, and which.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "holdfast.testing.conformance": ("pytest",),
-    "holdfast.backends.redis": ("redis", "hiredis"),
-    "holdfast.backends.redlock": ("redis", "hiredis"),
+    "holdfast.backends.redis": ("hiredis",),
+    "holdfast.backends.redlock": ("hiredis",),
     "holdfast.backends.zookeeper": ("kazoo",),
     "holdfast.backends.mysql": ("pymysql", "aiomysql"),
     "holdfast.backends.postgres": ("psycopg",),
@@ -195,6 +195,7 @@ def test_import_arrows(module: str) -> None:
         ("holdfast.backends.memory.store", "from holdfast.sync import Lock"),
         ("holdfast.backends.memory.store", "import redis"),
         ("holdfast.backends.redis.backend", "import kazoo.client"),
+        ("holdfast.backends.redis.backend", "import redis.asyncio"),
         ("holdfast.sync", "from holdfast.backends.memory import Store"),
         ("holdfast.sync", "from holdfast.testing import FaultProxy"),
         ("holdfast.aio", "import importlib\nimportlib.import_module('holdfast.testing')"),
@@ -218,7 +219,7 @@ def test_a_planted_violation_is_found(module: str, planted: str) -> None:
         ("holdfast.types", "from dataclasses import dataclass"),
         ("holdfast.core.acquire", "from holdfast.core import keeper"),
         ("holdfast.core.acquire", "from .keeper import Keeper"),
-        ("holdfast.backends.redis.backend", "import redis.asyncio"),
+        ("holdfast.backends.redis.wire", "import hiredis"),
         ("holdfast.cli.demo", "import holdfast\nfrom holdfast import aio\nimport threading"),
         ("holdfast.cli.lab.scene", "from holdfast.testing import FaultProxy"),
         ("holdfast.testing.conformance.suite", "import pytest\nimport holdfast.core.acquire"),

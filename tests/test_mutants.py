@@ -16,7 +16,7 @@ ALLOWED = re.compile(
     r"src/holdfast/(core|ports|fencing|sentinel|toolbox|skins/thread|skins/task)/\w+\.py"
     r"|src/holdfast/backends/(memory|sqlite|redis|etcd|zookeeper|redlock|sql|mysql|postgres)/\w+\.py"
     r"|src/holdfast/backends/(redis|redlock)/scripts/\w+\.lua"
-    r"|src/holdfast/(sync|aio|backends/attendance|backends/common|backends/local)\.py"
+    r"|src/holdfast/(sync|aio|backends/(attendance|common|local|quiet|addresses))\.py"
 )
 MUTANTS = mutants()
 

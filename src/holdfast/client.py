@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from holdfast.backends import BackendFactory, find
 from holdfast.backends.url import Option, Url, found
 from holdfast.core.acquire import Engine
-from holdfast.core.backend import Backend, Swept, Tabular
+from holdfast.core.backend import Backend, Nascent, Swept, Tabular
 from holdfast.core.names import checked_metadata, checked_name, checked_prefix
 from holdfast.core.options import LockOptions, Want, seconds, want
 from holdfast.core.port import Port
@@ -142,6 +142,11 @@ class Client:
         if not isinstance(backend, Tabular):
             raise Unsupported(f"{self._url} has no tables to be made")
         return backend.ddl
+
+    def exists(self) -> bool:
+        """Whether there is a store: sqlite's is made by its first lock. Contacts nobody."""
+        store = self._current.store
+        return store.exists() if isinstance(store, Nascent) else True
 
     async def _asked(self, answer: Awaitable[R]) -> R:
         try:

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.backends.etcd.keys import Lineman, holders, lineman
+from holdfast.backends.common import holders
+from holdfast.backends.etcd.keys import Lineman, lineman
 from holdfast.backends.etcd.wire import after
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
@@ -120,7 +121,7 @@ class EtcdStrategy(Strategy):
         line = self._line(name)
         keys = self._keys(line)
         members: list[Lineman] = [lineman(key[len(line) :]) for key in keys]
-        for key in keys[: holders(members)]:
+        for key in keys[: sum(holders(members))]:
             self.server.api("/v3/kv/deleterange", {"key": b64(key)})
 
     def steal(self, name: str) -> None:

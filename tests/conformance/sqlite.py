@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import holdfast
 from holdfast.backends.local import Link
-from holdfast.backends.sqlite import SqliteBackend, registry, schema
+from holdfast.backends.sqlite import SqliteBackend, schema, sites
 from holdfast.backends.sqlite.backend import _furnish
 from holdfast.backends.sqlite.site import Site
 from holdfast.backends.url import Url
@@ -73,9 +73,9 @@ class _Files:
                 path.unlink()
 
     def leftovers(self) -> list[str]:
-        site = registry.join(self.path, _furnish)
+        site = sites.join(self.path, _furnish)
         site.run(clock.now() + 10, site.store.sweep)
-        registry.leave(site)
+        sites.leave(site)
         db = sqlite3.connect(self.path, timeout=10)
         try:
             return [
@@ -98,8 +98,8 @@ class SqliteStrategy(_Files, Strategy):
     def hang(self) -> None:
         """A process enters the file and stays inside, as one does that is stopped there."""
         script = (
-            "import sqlite3, sys; from holdfast.backends.sqlite.presence import Presence\n"
-            "p = Presence(sys.argv[1] + '.holdfast/presence')\n"
+            "import sqlite3, sys; from holdfast.backends.sqlite.lockfile import LockFile\n"
+            "p = LockFile(sys.argv[1] + '.holdfast/presence')\n"
             "while not p.try_gate(): pass\n"
             "db = sqlite3.connect(sys.argv[1], timeout=10, isolation_level=None)\n"
             "db.execute('BEGIN IMMEDIATE')\n"
@@ -153,11 +153,11 @@ class SqliteNetwork(Network):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self.site = registry.join(path, _furnish)
+        self.site = sites.join(path, _furnish)
 
     def close(self) -> None:
         super().close()
-        registry.leave(self.site)
+        sites.leave(self.site)
 
 
 _networks: WeakValueDictionary[str, SqliteNetwork] = WeakValueDictionary()

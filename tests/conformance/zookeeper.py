@@ -19,7 +19,8 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError, NotEmptyError  # type: ignore[import-untyped]
 from kazoo.security import make_digest_acl  # type: ignore[import-untyped]
 
-from holdfast.backends.zookeeper.naming import CELLS, encoded, granted, in_order
+from holdfast.backends.common import holders
+from holdfast.backends.zookeeper.naming import CELLS, encoded, in_order
 from holdfast.testing import FaultProxy
 from holdfast.testing.conformance import Strategy
 from tests.servers import ZooKeeperServer
@@ -136,7 +137,7 @@ class ZooKeeperStrategy(Strategy):
     def expire_now(self, name: str) -> None:
         parent = f"{self.base}/{encoded(name)}"
         line = in_order(self.admin.get_children(parent))
-        for claim, held in zip(line, granted(line), strict=True):
+        for claim, held in zip(line, holders(line), strict=True):
             if held:
                 self.admin.delete(f"{parent}/{claim.node}")
 

@@ -38,6 +38,7 @@ class Ground:
         self.asynchronous = port == "aio"
         self.connect = driver.connector(self.asynchronous)
         self.driver = driver
+        self.kind = "postgresql" if driver.dialect.returning else "mysql"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work) if self.asynchronous else drive(work)

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import Misconfigured, Unavailable, aio
-from holdfast.backends.etcd import asynchronous, blocking
+from holdfast.backends.etcd import loops, threads
 from holdfast.testing import FaultProxy
 from tests.faults.etcd import GuardedEtcd, in_threads
 from tests.servers import EtcdServer
@@ -195,9 +195,9 @@ def test_a_connection_that_was_cut_silently_while_nobody_used_it(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
     """As firewalls do. It had all the time there is, and the lock was `Unavailable`."""
-    for module in (blocking, asynchronous):
+    for module in (threads, loops):
         monkeypatch.setattr(module, "STALE", 0.0)
-    monkeypatch.setattr(blocking, "FRESH", 0.0)
+    monkeypatch.setattr(threads, "FRESH", 0.0)
     url = f"etcd://{proxy.host}:{proxy.port}"
 
     def cut() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.etcd import EtcdBackend, answers, blocking
+from holdfast.backends.etcd import EtcdBackend, answers
+from holdfast.backends.etcd.threads import MOST
 from holdfast.backends.url import parse
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
@@ -164,11 +165,11 @@ def test_a_crowd_of_threads_takes_turns_on_a_few_connections(server: EtcdServer)
         threads = [threading.Thread(target=work, args=(number,)) for number in range(100)]
         for thread in threads:
             thread.start()
-        until(lambda: len(proxy.connections) >= blocking.MOST, "all connections are used")
+        until(lambda: len(proxy.connections) >= MOST, "all connections are used")
         proxy.release_held()
         for thread in threads:
             thread.join()
-        assert len(proxy.connections) <= blocking.MOST + 2  # keep-alives, watches
+        assert len(proxy.connections) <= MOST + 2  # keep-alives, watches
 
 
 @pytest.mark.req("R9", "KeyboardInterrupt at any line")

@@ -20,8 +20,8 @@ import pytest
 import holdfast
 from holdfast import aio
 from holdfast.backends.mysql.speech import AdvisorySpeech as OfMySQL
-from holdfast.backends.postgres.session import refused_login
 from holdfast.backends.postgres.speech import AdvisorySpeech as OfPostgres
+from holdfast.backends.postgres.text import refused_login
 from holdfast.backends.sql import bells
 from holdfast.backends.sql.gate import Gate
 from holdfast.backends.sql.session import Full, Gone

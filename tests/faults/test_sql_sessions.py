@@ -45,7 +45,7 @@ def soon() -> float:
 
 def gone(ground: Ground, server: SqlServer, number: int) -> bool:
     end = now() + 30  # PostgreSQL notices when its statement has ended
-    while server.query(COUNT[ground.driver.dialect.name].format(number)) != "0":
+    while server.query(COUNT[ground.kind].format(number)) != "0":
         if now() > end:
             return False
     return True
@@ -58,7 +58,7 @@ async def ask(session: Session, text: str, *values: Any) -> Any:
 def test_values_arrive_as_they_are(ground: Ground) -> None:
     async def work() -> None:
         session = await ground.session()
-        name = ground.driver.dialect.name
+        name = ground.kind
         binary = "bytea" if name == "postgresql" else "binary"
         for value in (b"", b"\0\xff'\"\\%s", bytes(range(256))):
             cast = "%s::bytea" if name == "postgresql" else "CAST(%s AS BINARY)"
@@ -102,7 +102,7 @@ def test_an_exchange_ends_at_its_deadline_and_the_session_with_it(
         session = await ground.session()
         began = now()
         with pytest.raises(Gone) as caught:
-            await session.run(SLEEP[ground.driver.dialect.name], (12.0,), began + 0.2)
+            await session.run(SLEEP[ground.kind], (12.0,), began + 0.2)
         assert 0.2 <= now() - began < 10
         assert caught.value.sent
         assert not session.usable
@@ -119,7 +119,7 @@ def test_a_killed_session_is_gone(ground: Ground, server: SqlServer) -> None:
     async def work() -> None:
         session = await ground.session()
         assert not session.looks_dead()
-        server.query(KILL[ground.driver.dialect.name].format(session.number))
+        server.query(KILL[ground.kind].format(session.number))
         assert gone(ground, server, session.number)
         await settle(ground)
         assert session.looks_dead()
@@ -132,7 +132,7 @@ def test_a_killed_session_is_gone(ground: Ground, server: SqlServer) -> None:
 
 def test_deadlocks_are_conflicts(ground: Ground, server: SqlServer) -> None:
     server.query("CREATE TABLE IF NOT EXISTS deadlock (n INT PRIMARY KEY, v INT)") if (
-        ground.driver.dialect.name == "postgresql"
+        ground.kind == "postgresql"
     ) else server.query("CREATE TABLE IF NOT EXISTS holdfast.deadlock (n INT PRIMARY KEY, v INT)")
 
     def other(session: Session, met: list[BaseException], ready: threading.Event) -> None:
@@ -262,7 +262,7 @@ def test_nobody_is_there(ground: Ground, monkeypatch: Any) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        where = f"{ground.driver.dialect.name}://me:secret@127.0.0.1:{port}/db"
+        where = f"{ground.kind}://me:secret@127.0.0.1:{port}/db"
         nobody = Ground("aio" if ground.asynchronous else "sync", driver(where, monkeypatch))
         with pytest.raises(Unavailable) as caught:
             nobody.run(_take(nobody))
@@ -299,7 +299,7 @@ async def _take(ground: Ground, seconds: float = 5.0) -> None:
 def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
     async def work() -> None:
         session = await ground.session()
-        text = SLEEP[ground.driver.dialect.name]
+        text = SLEEP[ground.kind]
         await session.begin(
             [("SELECT 5", ()), (text, (6.0,)), ("SELECT 6", ())], soon(), early=True
         )
@@ -326,7 +326,7 @@ def test_an_answer_that_is_late_can_be_waited_for_again(ground: Ground) -> None:
 def test_a_session_is_cut_while_somebody_waits_for_it(server: SqlServer, monkeypatch: Any) -> None:
     ground = Ground("sync", driver(server.url, monkeypatch))
     session = ground.run(ground.session())
-    text = SLEEP[ground.driver.dialect.name]
+    text = SLEEP[ground.kind]
     timer = threading.Timer(0.1, session.cut)
     timer.start()
     began = now()

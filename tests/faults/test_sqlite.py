@@ -28,8 +28,8 @@ from tests.faults.sqlite import LONG, SOON, in_line, sql
 
 INTRUDER = """
 import sys
-from holdfast.backends.sqlite.presence import Presence
-gate = Presence(sys.argv[1])
+from holdfast.backends.sqlite.lockfile import LockFile
+gate = LockFile(sys.argv[1])
 while not gate.try_gate(): pass
 print("inside", flush=True)
 sys.stdin.read()

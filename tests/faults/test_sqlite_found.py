@@ -29,8 +29,8 @@ import pytest
 import holdfast
 from holdfast import Unavailable, aio, backends
 from holdfast.backends.local import Call, Held
-from holdfast.backends.sqlite import registry
-from holdfast.backends.sqlite import site as sites
+from holdfast.backends.sqlite import site as one_site
+from holdfast.backends.sqlite import sites
 from holdfast.backends.sqlite.post import Post
 from holdfast.backends.sqlite.site import Site
 from holdfast.ports import clock
@@ -288,7 +288,7 @@ def test_a_message_to_the_dead_kills_nobody(url: str) -> None:
 def test_busy_at_the_deadline_is_not_unavailable(
     locks: holdfast.Locks, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sites, "COURTESY", 5.0)  # more than any machine needs
+    monkeypatch.setattr(one_site, "COURTESY", 5.0)  # more than any machine needs
     lease = locks.lock("x", ttl=LONG).acquire()
     assert lease
     stop = threading.Event()
@@ -332,7 +332,7 @@ def test_clients_that_nobody_closed_leave_in_the_end(url: str) -> None:
         site = site_of(locks)
         until(lambda: threading.active_count() <= threads, "threads that nobody needs")
         assert site.users == 1
-    assert str(site.path) not in registry._sites
+    assert str(site.path) not in sites._sites
 
 
 def test_a_cancelled_close_can_be_made_again(url: str, path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_cancelled_close_can_be_made_again(url: str, path: Path) -> None:
         await locks.close()
 
     asyncio.run(main())
-    assert str(path) not in registry._sites
+    assert str(path) not in sites._sites
 
 
 def test_a_hard_link_is_refused(url: str, path: Path, tmp_path: Path) -> None:

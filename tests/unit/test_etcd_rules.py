@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,15 +16,15 @@ from tests.waiting import PATIENCE
 
 from holdfast import Misconfigured, Unavailable
 from holdfast.backends.etcd import EtcdBackend, answers, wire
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.blocking import BlockingStream, _Link
 from holdfast.backends.etcd.channel import PERMISSION_DENIED, Endpoint, Request
 from holdfast.backends.etcd.entry import Blocker, Entry
+from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2
 from holdfast.backends.etcd.hub import Watch
 from holdfast.backends.etcd.keys import Keys
+from holdfast.backends.etcd.loops import LoopTransport
 from holdfast.backends.etcd.taking import _watch
-from holdfast.backends.etcd.together import Together
+from holdfast.backends.etcd.threads import ThreadStream, _Link
 from holdfast.backends.url import parse
 from holdfast.core.lease import valid_until
 from holdfast.ports import clock
@@ -84,7 +82,7 @@ def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
         await asyncio.sleep(0.005)  # and it has begun
 
     async def main() -> None:
-        transport = AsyncTransport(None)
+        transport = LoopTransport(None)
         monkeypatch.setattr(transport, "_connect", never)
         where = Endpoint("nowhere", 1)
         calls = [(b"", b"")]
@@ -117,7 +115,7 @@ def test_who_has_more_time_connects_once_more(monkeypatch: pytest.MonkeyPatch) -
         return Failure(NO_ANSWER, "nobody is there", applied=False)
 
     async def main() -> None:
-        transport = AsyncTransport(None)
+        transport = LoopTransport(None)
         monkeypatch.setattr(transport, "_connect", connect)
         where, now = Endpoint("nowhere", 1), clock.now()
         results = await asyncio.gather(
@@ -127,23 +125,6 @@ def test_who_has_more_time_connects_once_more(monkeypatch: pytest.MonkeyPatch) -
         assert len(tried) == 2  # one for the first, one for all others
 
     asyncio.run(main())
-
-
-@pytest.mark.req("fork after acquire", "B3")
-def test_nothing_is_imported_when_a_connection_is_made() -> None:
-    """A child that is forked while a thread imports something waits for that for ever."""
-    script = (
-        "import sys, holdfast; from holdfast import Unavailable\n"
-        "locks = holdfast.connect('etcd://localhost:1', request_timeout=0.2)\n"
-        "before = set(sys.modules)\n"
-        "try: locks.lock('x').acquire()\n"
-        "except Unavailable: pass\n"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout.strip() == ""
 
 
 # -- what a review found --------------------------------------------------------------------------
@@ -376,10 +357,10 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
     with theirs:
         link = _Link.__new__(_Link)
         link.sock, link.http = ours, Http2()
-        stream = BlockingStream(link, b"")
+        stream = ThreadStream(link, b"")
         ended: list[float] = []
 
-        def listen(stream: BlockingStream) -> None:
+        def listen(stream: ThreadStream) -> None:
             drive(stream.receive(clock.now() + 30))
             ended.append(clock.now())
 
@@ -391,18 +372,17 @@ def test_a_stream_that_is_told_to_end_while_others_use_it() -> None:
         stream.nudge()
         thread.join()
         assert ended[0] - begun < 20
-        descriptors = stream._ear, stream._mouth
+        descriptor = stream._bell.fileno()
         del stream  # as in a forked child, where nobody closes it
-        for descriptor in descriptors:
-            with pytest.raises(OSError):
-                os.fstat(descriptor)
+        with pytest.raises(OSError):
+            os.fstat(descriptor)
 
 
 @pytest.mark.req("R60", "law 4")
 def test_what_only_one_needs_to_do() -> None:
     """If that one is interrupted, or had less time, another does it."""
     port = ThreadPort()
-    together: Together[str] = Together(port)
+    errand: Errand[str] = Errand(port)
     inside, go_on = threading.Event(), threading.Event()
     results: dict[str, str | None] = {}
     done: list[str] = []
@@ -414,19 +394,19 @@ def test_what_only_one_needs_to_do() -> None:
 
     def first() -> None:
         with pytest.raises(KeyboardInterrupt):
-            drive(together.do(interrupted, lambda _: True, port.now() + 5))
+            drive(errand.do(interrupted, lambda _: True, port.now() + 5))
 
     def other(name: str) -> None:
         async def work() -> str:
             done.append(name)
             return name
 
-        results[name] = drive(together.do(work, lambda _: True, port.now() + 5))
+        results[name] = drive(errand.do(work, lambda _: True, port.now() + 5))
 
     threads = [threading.Thread(target=first)]
     threads[0].start()
     inside.wait()
-    assert drive(together.do(interrupted, lambda _: True, port.now() + 0.05)) is None
+    assert drive(errand.do(interrupted, lambda _: True, port.now() + 0.05)) is None
     threads += [threading.Thread(target=other, args=(name,)) for name in "ab"]
     for thread in threads[1:]:
         thread.start()

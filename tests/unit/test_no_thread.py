@@ -15,10 +15,15 @@ from tests.waiting import until
 import holdfast
 from holdfast import LeaseLost, Unavailable
 from holdfast.backends.etcd.hub import Hub, Watch
+from holdfast.backends.redlock.nodes import Debt, Login, Member
+from holdfast.backends.redlock.payer import Payer
+from holdfast.backends.sql.sweep import Sweeper
 from holdfast.core.port import NoThread
+from holdfast.ports import bare
 from holdfast.ports import thread as port
 from holdfast.ports.clock import now
-from holdfast.ports.thread import ThreadPort
+from holdfast.ports.thread import ThreadPort, drive
+from holdfast.types import Claim
 
 pytestmark = pytest.mark.req("B2", "law 4")
 
@@ -194,6 +199,72 @@ def test_etcd_does_not_wait_for_what_nobody_watches(limit: Limit) -> None:
     with pytest.raises(Unavailable, match="no thread for holdfast-etcd-watch"):
         hub.add(watch)
     hub.remove(watch)
+
+
+@pytest.mark.parametrize("strategy", ["advisory", "for-update"])
+@pytest.mark.parametrize("scheme", ["mysql", "postgres"])
+def test_a_connection_that_nobody_would_look_after_is_not_asked_for(
+    scheme: str, strategy: str, limit: Limit
+) -> None:
+    """Its lock was held without a sitter: nobody told of its loss, and nobody ended it in time."""
+    pytest.importorskip({"mysql": "pymysql", "postgres": "psycopg"}[scheme])
+    with holdfast.connect(f"{scheme}://u@127.0.0.1:1/d?strategy={strategy}") as locks:
+        backend: Any = locks._engine().backend
+        claim = Claim("x", "owner")
+        with pytest.MonkeyPatch.context() as patched:
+            limit()
+            with pytest.raises(NoThread, match="no thread for holdfast-sitter"):
+                drive(backend.attempt(claim, False, now() + 5))
+            # At the interpreter's exit its end is near in any case.
+            patched.setattr(bare, "_exiting", lambda: True)
+            with pytest.raises(Unavailable, match="refused"):
+                drive(backend.attempt(claim, False, now() + 5))
+        assert not backend._records
+
+
+def test_sweeping_waits_for_a_thread(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = threading.Semaphore(0)
+
+    async def work(after: bytes, idle: float, deadline: float) -> tuple[int, bytes | None]:
+        rounds.release()
+        return 0, None
+
+    sweeper = Sweeper(ThreadPort(), work, 1.0)
+    limit()
+    sweeper.perhaps(now() + 3600)
+    drive(sweeper.stop(now() + 1))
+    assert not rounds.acquire(blocking=False)
+    monkeypatch.undo()
+    sweeper.perhaps(now() + 7200)
+    assert rounds.acquire(timeout=5)
+    drive(sweeper.stop(now() + 5))
+
+
+class Nodes:
+    """A council whose members take what they are owed."""
+
+    def __init__(self) -> None:
+        self.members = [Member(("n", 1), Login("", "", 0), 0.0)]
+
+    async def ask(self, letter: Any, ballot: Any, *_: Any) -> None:
+        for member in self.members:
+            member.paid(member.due())
+
+    async def settle(self) -> None: ...
+
+
+def test_what_is_owed_to_a_node_is_paid_when_there_is_a_thread_again(
+    limit: Limit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: Any = Nodes()
+    payer, [member] = Payer(ThreadPort(), nodes, 1.0), nodes.members
+    limit()
+    member.owe(Debt("one", now() + 60, b"", b""))
+    assert list(member.debts) == ["one"]
+    monkeypatch.undo()
+    member.owe(Debt("two", now() + 60, b"", b""))
+    until(lambda: not member.debts, "both are paid")
+    drive(payer.close())
 
 
 @pytest.mark.req("interpreter exits holding a lock")

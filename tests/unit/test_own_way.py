@@ -193,7 +193,7 @@ def test_a_lease_that_was_passed_on_is_waited_for_in_silence(run: Run, said: Sai
 def test_who_holds_very_many_is_not_looked_through(
     run: Run, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.core.acquire.LOOKED_THROUGH", 2)
+    monkeypatch.setattr("holdfast.core.reentry.LOOKED_THROUGH", 2)
 
     async def test(locks: Any) -> None:
         async with locks.lock("a"), locks.lock("b"):

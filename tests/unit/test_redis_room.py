@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE
 
+from holdfast.backends.redis import transport
 from holdfast.backends.redis.calls import Called, Place, Ticket
 from holdfast.backends.redis.listener import Listener
 from holdfast.backends.redis.sockets import CHUNK, Wire
 from holdfast.backends.redis.threads import ThreadEar
+from holdfast.backends.redis.transport import Subscription
 from holdfast.backends.redis.waiting import DEAF, Room
-from holdfast.backends.redis.wire import pack
+from holdfast.backends.redis.wire import NoAnswer, ReplyError, pack
 from holdfast.core.lease import DRIFT, STALE
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.types import Claim, Unknown
@@ -276,3 +278,36 @@ def test_who_enters_while_its_line_is_asked_about_is_asked_about_too(seen: Any) 
     room.enter(Claim("x", "a"), place(2, sent=now - 5))
     drive(listener._beat())
     assert asked == [["a"], ["b"]]
+
+
+@pytest.mark.req("R7", "law 5")
+def test_a_subscription_that_is_silent_is_asked_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A line that was cut without a word looks quiet."""
+    moment = 100.0
+    monkeypatch.setattr(transport, "now", lambda: moment)
+    heard: list[tuple[bytes, bytes]] = []
+    one = Subscription(lambda *message: heard.append(message))
+    moment += 60
+    assert not one.is_quiet()  # it listens to nothing yet
+    one.hear([b"subscribe", b"here", 1])
+    one.hear([b"message", b"here", b"you"])
+    assert (one.confirmed, heard) == (1, [(b"here", b"you")])
+    moment += 2.9
+    assert not one.is_quiet()
+    moment += 0.2
+    assert one.is_quiet()
+    moment += 1.9
+    assert not one.is_quiet()  # it was asked, and has time to answer
+    one.hear(b"PONG")
+    moment += 3.1
+    assert one.is_quiet()
+    one.hear([b"pong", b""])  # RESP2
+    moment += 3.1
+    assert one.is_quiet()
+    moment += 2.1
+    with pytest.raises(NoAnswer, match="silent"):
+        one.is_quiet()
+    with pytest.raises(NoAnswer, match="refused: NOPERM"):
+        one.hear(ReplyError("NOPERM"))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError
 from holdfast.backends.redlock.ballot import Batch, Commit, Tally, Votes, quorum_of
+from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.backends.redlock.nodes import Debt, Login, Member, places_to_ask
-from holdfast.errors import Misconfigured
+from holdfast.backends.redlock.overview import ask_everybody
+from holdfast.backends.redlock.presence import RedlockRoll, appear
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports.clock import now
+from holdfast.ports.thread import ThreadPort, drive
 
 YES, NO = [1, 0, 100], [0, 5000, b"mark", b"{}"]
 
@@ -106,6 +111,67 @@ def test_misconfigured_nodes_are_the_reason_only_if_no_quorum_is_left() -> None:
     error = votes(denied, wrong, denied, NotSent(""), NotSent("")).hopeless(names)
     assert error is not None
     assert "n0" in str(error)
+
+
+class Door:
+    """Connections to nodes, of which some refuse."""
+
+    def __init__(self, refusals: dict[int, Exception]) -> None:
+        self.refusals = refusals
+
+    async def line(self, member: Member, deadline: float) -> Any:
+        if member.address[1] in self.refusals:
+            raise self.refusals[member.address[1]]
+        return self
+
+    async def request(self, data: bytes, count: int, deadline: float) -> Any:
+        return b"OK"
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def sock(self) -> Any:
+        return closed_socket
+
+
+closed_socket = socket.socket()
+closed_socket.close()
+
+
+class Nodes:
+    """What a council answers to what all nodes are asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.members = [Member(("n", 7000 + place), Login("", "", 0), 0.0) for place in range(4)]
+        self.answers = answers
+
+    async def ask(self, letter: Any, ballot: Any, *_: Any) -> None:
+        for place, answer in enumerate(self.answers):
+            if isinstance(answer, Exception):
+                ballot.fail(place, answer)
+            else:
+                ballot.hear(place, [answer])
+
+
+@pytest.mark.req("R34")
+def test_with_half_of_an_even_number_misconfigured_nobody_waits_for_a_quorum() -> None:
+    """Three of four are needed; so two that will never answer are enough to say so at once."""
+    port, wrong = ThreadPort(), Misconfigured("the password is wrong")
+    nodes: Any = Nodes(wrong, wrong, b"", b"")
+    doors: Any = Door({7000: wrong, 7003: wrong})
+    with pytest.raises(Misconfigured, match="2 of 4 nodes can be linked to"):
+        drive(appear(port, doors, nodes, "key", 1.0, "somebody", now() + 5))
+    with pytest.raises(Misconfigured, match="the password is wrong"):
+        drive(RedlockRoll(port, nodes, Writer("p", True, 0.0), 1.0).look(now() + 5))
+    with pytest.raises(Misconfigured, match="the password is wrong"):
+        drive(ask_everybody(nodes, Letter(), now() + 5))
+    doors.refusals[7000] = NotSent("connection refused")  # it may come back
+    nodes.answers = wrong, NotSent("connection refused"), b"", b""
+    with pytest.raises(Unavailable, match="2 of 4 nodes can be linked to"):
+        drive(appear(port, doors, nodes, "key", 1.0, "somebody", now() + 5))
+    with pytest.raises(Unavailable, match=r"only 2 of 4 nodes answered, and 3 are needed \(n:7000"):
+        drive(ask_everybody(nodes, Letter(), now() + 5))
 
 
 def test_what_is_owed_is_forgotten_only_when_it_is_noted_elsewhere() -> None:

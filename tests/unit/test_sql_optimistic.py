@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.backends.common import Tombstones
+from holdfast.backends.common import Tombstones, Written
 from holdfast.backends.sql.optimistic import OptimisticBackend
 from holdfast.backends.sql.session import Result
 from holdfast.ports.thread import ThreadPort, drive
@@ -30,18 +30,19 @@ class Nobody:
     def perhaps(self, now: float) -> None: ...
 
 
+class Words:
+    peek = ""
+
+
 class Backend:
-    _words = None
-    _glance = ""
+    _words = Words()
     _desk = Taken()
     _sweeper = Nobody()
 
     def __init__(self) -> None:
         self._port = ThreadPort()
         self._tombstones = Tombstones()
-
-    def _info(self, info: object) -> bytes:
-        return b"{}"
+        self._info = Written(str.encode)
 
     def _look_again(self, claim: Claim, queue: bool) -> None: ...
 

@@ -20,9 +20,9 @@ from tests.waiting import until
 
 import holdfast
 from holdfast import Misconfigured, Unavailable
-from holdfast.backends.sqlite import place, registry
+from holdfast.backends.sqlite import place, sites
+from holdfast.backends.sqlite.lockfile import LockFile
 from holdfast.backends.sqlite.post import Post
-from holdfast.backends.sqlite.presence import Presence
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import parse
 from holdfast.ports import clock
@@ -258,11 +258,11 @@ def test_a_disk_that_is(kind: str, message: str, tmp_path: Path) -> None:
 
 
 def test_the_gate_lets_one_process_in(tmp_path: Path) -> None:
-    presence = Presence(str(tmp_path / "presence"))
+    presence = LockFile(str(tmp_path / "presence"))
     assert presence.try_gate()
     script = (
-        "import sys; from holdfast.backends.sqlite.presence import Presence\n"
-        "gate = Presence(sys.argv[1])\n"
+        "import sys; from holdfast.backends.sqlite.lockfile import LockFile\n"
+        "gate = LockFile(sys.argv[1])\n"
         "print(gate.try_gate(), gate.gate_free(0.05), gate.gate_holder(), flush=True)\n"
         "print(gate.gate_free(20), gate.try_gate())"
     )
@@ -298,7 +298,7 @@ def test_closing_leaves_no_descriptor_thread_or_file(tmp_path: Path) -> None:
         use()
     until(lambda: descriptors() <= before, "no more descriptors than before")
     until(lambda: threading.active_count() <= threads, "no more threads than before")
-    assert not registry._sites
+    assert not sites._sites
     assert sorted(p.name for p in tmp_path.iterdir()) == ["locks.db", "locks.db.holdfast"]
 
 
@@ -386,7 +386,7 @@ def test_a_request_paused_on_its_way_judges_by_the_time_of_its_arrival(
 
 def test_the_gate_is_asked_about_after_it_was_closed(tmp_path: Path) -> None:
     """Whoever waits at it has no mutex: its descriptors may be another file's by then."""
-    presence = Presence(str(tmp_path / "presence"))
+    presence = LockFile(str(tmp_path / "presence"))
     presence.close()
     assert presence.gate_free(0.0)
     assert presence.gate_holder() == 0

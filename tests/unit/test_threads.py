@@ -19,7 +19,7 @@ from tests.waiting import until
 
 import holdfast
 from holdfast.backends.sqlite.backend import Worker
-from holdfast.backends.sqlite.presence import Presence
+from holdfast.backends.sqlite.lockfile import LockFile
 from holdfast.core.port import NoThread
 from holdfast.ports.bare import Thread, _There
 from holdfast.ports.thread import ThreadPort
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.req("B3")
 
 IN_THE_GATE = """
 import sys
-from holdfast.backends.sqlite.presence import Presence
-gate = Presence(sys.argv[1])
+from holdfast.backends.sqlite.lockfile import LockFile
+gate = LockFile(sys.argv[1])
 assert gate.try_gate()
 print("in", flush=True)
 sys.stdin.read()
@@ -274,7 +274,7 @@ def test_who_waits_at_sqlites_gate(tmp_path: Path) -> None:
         [sys.executable, "-c", IN_THE_GATE, str(tmp_path / "presence")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    presence = Presence(str(tmp_path / "presence"))
+    presence = LockFile(str(tmp_path / "presence"))
     before = signal.signal(signal.SIGUSR1, interrupt)
     waiting = threading.Event()
     main = threading.main_thread().ident or 0

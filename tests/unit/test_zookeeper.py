@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import Misconfigured, Mode
+from holdfast.backends.common import holders
 from holdfast.backends.url import parse
 from holdfast.backends.zookeeper import ZooKeeperBackend, requests
 from holdfast.backends.zookeeper.naming import (
@@ -20,7 +21,6 @@ from holdfast.backends.zookeeper.naming import (
     blockers,
     decoded,
     encoded,
-    granted,
     in_order,
     prefix_of,
     standing,
@@ -107,18 +107,18 @@ def lines() -> st.SearchStrategy[list[Contender]]:
 @pytest.mark.req("R10", "B5", "R8")
 @given(lines())
 def test_who_holds_is_compatible_and_nobody_overtakes(line: list[Contender]) -> None:
-    held = granted(line)
+    held = holders(line)
     assert held == [not blockers(line, index) for index in range(len(line))]
-    holders = [claim for claim, holds in zip(line, held, strict=True) if holds]
-    assert holders == line[: len(holders)]
+    hold = [claim for claim, holds in zip(line, held, strict=True) if holds]
+    assert hold == line[: len(hold)]
     if line:
         assert held[0]
-    modes = {claim.mode for claim in holders}
+    modes = {claim.mode for claim in hold}
     assert len(modes) <= 1
     if Mode.EXCLUSIVE in modes:
-        assert len(holders) == 1
+        assert len(hold) == 1
     if Mode.PERMITS in modes:
-        assert sum(claim.permits for claim in holders) <= 4
+        assert sum(claim.permits for claim in hold) <= 4
 
 
 @pytest.mark.req("R9", "B5")

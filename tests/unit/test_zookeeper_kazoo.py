@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import tomllib
 from collections import deque
 from pathlib import Path
@@ -245,3 +247,25 @@ def test_the_version_is_bounded_where_it_is_asked_for() -> None:
     ]
     assert said == "kazoo>=2.10,<2.12"
     assert tested == said.replace("kazoo", "kazoo[sasl]")
+
+
+@pytest.mark.req("R7")
+@pytest.mark.parametrize("configured", [False, True])
+def test_what_kazoo_says_is_heard_where_logging_is_configured_and_nowhere_else(
+    configured: bool,
+) -> None:
+    """A dozen lines about one failed acquire were printed by who had not asked for them."""
+    script = (
+        "import logging, holdfast\n"
+        f"if {configured}: logging.basicConfig(format='%(name)s: %(message)s')\n"
+        "with holdfast.connect('zk://127.0.0.1:1/') as locks:\n"
+        "    try: locks.lock('x').acquire(timeout=0.5)\n"
+        "    except holdfast.Unavailable as error: assert 'Connection refused' in str(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    if configured:
+        assert "holdfast.zookeeper: Connection dropped: socket connection error" in done.stderr
+    else:
+        assert done.stderr == ""

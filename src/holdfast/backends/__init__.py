@@ -67,7 +67,8 @@ os.register_at_fork(
 
 class BackendFactory(Protocol):
     """What a registered class offers beside the protocol itself. `logins = True` says that each
-    host of its URLs may have a user and password of its own."""
+    host of its URLs may have a user and password of its own, and `adopts = True` that its
+    connections may come from somebody else: `connect(engine)`, `connect(url, connection=...)`."""
 
     options: tuple[Option, ...]
 

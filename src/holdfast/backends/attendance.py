@@ -42,11 +42,9 @@ SLOWEST = 10.0
 HASTE = 0.2
 """At a deadline that has come, a server is given so long to say how it is."""
 
-LOOK = 5.0
-"""How often who waits for a cell looks by itself."""
-
 ALONE = 0.25
-"""How often who waits asks for itself where no thread can be started for an attendant."""
+"""How often who waits asks for itself where no thread can be started for an attendant, or as long
+as it hears nothing; it tries to hear as often."""
 
 LINGER = 5.0
 """How long an attendant stays when nobody waits any more."""
@@ -161,7 +159,7 @@ class Room(Generic[Key, Ticket, Said]):
                     if (cell.version if cell else 0) != version or now >= deadline:
                         return cell
                     self.attend()
-                    limit = self.heard_until(min(deadline, now + LOOK))
+                    limit = self.heard_until(deadline)
                     await event.wait(min(limit, max(expires, now + 0.001)))
                     event.clear()
                 return None
@@ -386,7 +384,7 @@ class Attendant(ABC, Generic[Attended, Ear]):
         if self._failures == 3:
             log.warning("calls are not heard, so waiters ask again and again: %s", error)
         room.call_all()
-        retry_at = port.now() + pause(self._failures, port.random(), 1.0)
+        retry_at = port.now() + pause(self._failures, port.random(), math.inf, longest=ALONE)
         while not room.closed and port.now() < retry_at:
             self._nudged.clear()
             await self._nudged.wait(retry_at)

@@ -25,7 +25,6 @@ from holdfast.types import (
     Grant,
     LockInfo,
     Lost,
-    Mode,
     Released,
     Renewed,
     Unknown,
@@ -42,7 +41,6 @@ __all__ = [
     "Link",
     "LocalBackend",
     "LocalStore",
-    "admits",
 ]
 
 T = TypeVar("T")
@@ -52,9 +50,6 @@ RELEASED = Released()
 NOT_OURS = "the store has it no longer: it expired, or somebody evicted it"
 
 INSIDE = "asked from inside the store, by a finaliser or a signal handler"
-
-HEARTBEAT = 5.0
-"""How often who waits for a cell looks by itself."""
 
 LATER = 0.05
 """How long after an expiry those behind the first in line look whether it was taken care of."""
@@ -86,16 +81,6 @@ class Gone(NamedTuple):
 Call = Callable[[Held | None], None]
 """Tells a waiter that it holds or, with None, that it should look."""
 Enlist = Callable[[Claim], Call]
-
-
-def admits(holding: Mode | None, taken: int, mode: Mode, permits: int, limit: int) -> bool:
-    """THE compatibility rule: whether a claim may join holders, who all share one mode and have
-    `taken` so many permits together."""
-    if holding is None:
-        return True
-    if holding is Mode.EXCLUSIVE or holding is not mode:
-        return False
-    return holding is Mode.SHARED or taken + permits <= limit
 
 
 class LocalStore(Protocol):
@@ -331,8 +316,7 @@ class LocalBackend(Generic[S]):
                 changed = (cell.version if cell else 0) != version
                 if changed or now >= deadline or self._closed:
                     return cell
-                limit = min(deadline, now + HEARTBEAT)  # the writer may have died before it told
-                await event.wait(min(expires, limit) if now < expires else limit)
+                await event.wait(min(expires, deadline) if now < expires else deadline)
                 event.clear()
         finally:
             self._watching.pop(event, None)

@@ -1,7 +1,7 @@
 """So many at once, and a line for who finds all places taken.
 
 Contract: `place` gives one, or None when its time is over; `leave` gives it back and calls who
-is first in line. Thread-safe on a thread port. Partners: `sql/pool.py` and `etcd/blocking.py`,
+is first in line. Thread-safe on a thread port. Partners: `sql/pool.py` and `etcd/threads.py`,
 whose places are connections; `Turns`, whose places are attempts.
 
 Law 4: nothing is lost to an interrupt. A place counts while it exists: what was dropped between two

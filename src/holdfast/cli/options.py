@@ -27,6 +27,7 @@ __all__ = [
     "defaulted",
     "given_url",
     "json_option",
+    "look_into",
     "url_option",
     "write_statuses",
 ]
@@ -141,6 +142,20 @@ def defaulted(url: str | None) -> Generator[None]:
             f"no store was named, and the default one cannot do this: {error}. Name one by its "
             "URL, or by HOLDFAST_URL",
         ) from error
+
+
+def look_into(ctx: click.Context, url: str | None) -> holdfast.Locks:
+    """For who looks, or takes away. Of a store that was named, and is not there, it would be wrong
+    to say that all is free; the embedded one that nobody has used yet is simply empty."""
+    named = given_url(ctx, url) or os.environ.get("HOLDFAST_URL")
+    locks = holdfast.connect(named)
+    if named and not locks.exists():
+        locks.close()
+        raise holdfast.Misconfigured(
+            f"there is no store at {named}. It comes into being with its first lock: nobody has "
+            "taken one there, or it is elsewhere"
+        )
+    return locks
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

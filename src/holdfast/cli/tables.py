@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.options import NAME, complete_names, connect, json_option, url_option
+from holdfast.cli.options import NAME, complete_names, json_option, look_into, url_option
 from holdfast.cli.outcome import FAILED, Ended, brief
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def details(info: holdfast.LockInfo, screen: Screen) -> RenderableType:
 @url_option
 @click.pass_context
 def ls(ctx: click.Context, /, prefix: str, as_json: bool, url: str | None) -> int:
-    with connect(ctx, url) as locks:
+    with look_into(ctx, url) as locks:
         infos = locks.inspect(prefix)
     if as_json:
         print_json({"locks": [lock_json(info) for info in infos]})
@@ -184,7 +184,7 @@ def ls(ctx: click.Context, /, prefix: str, as_json: bool, url: str | None) -> in
 @url_option
 @click.pass_context
 def show(ctx: click.Context, /, name: str, as_json: bool, url: str | None) -> int:
-    with connect(ctx, url) as locks:
+    with look_into(ctx, url) as locks:
         info = find(locks, name)
         if not info.holders and not info.waiters:
             # What is no lock at all is not listed; who asks for it alone is told.
@@ -233,7 +233,7 @@ def release(
         raise click.UsageError(
             "a lock is given back by its holder. To take it away from whoever holds it, say --force"
         )
-    with connect(ctx, url) as locks:
+    with look_into(ctx, url) as locks:
         if not yes and os.isatty(0) and os.isatty(2):
             ask(find(locks, name))
         count = locks.evict(name)

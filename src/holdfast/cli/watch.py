@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.options import NAME, Seconds, complete_names, connect, json_option, url_option
+from holdfast.cli.options import NAME, Seconds, complete_names, json_option, look_into, url_option
 from holdfast.cli.outcome import INTERRUPTED
 from holdfast.cli.tables import duration, lock_json, overview, print_json
 
@@ -46,7 +46,7 @@ def watch(
     ctx: click.Context, /, prefix: str, interval: float, as_json: bool, url: str | None
 ) -> int:
     try:
-        with connect(ctx, url) as locks:
+        with look_into(ctx, url) as locks:
             locks.inspect(prefix)  # a store that is away from the start is an error, not a picture
             if as_json:
                 follow(locks, prefix, interval)

@@ -47,6 +47,7 @@ __all__ = [
     "Backend",
     "Downgrading",
     "InTurn",
+    "Nascent",
     "Signals",
     "Swept",
     "Tabular",
@@ -142,7 +143,8 @@ class Backend(Protocol):
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         """Until the cell's version differs from `version` (0: until it exists) and return it as it
-        then is, None meaning empty; or return it unchanged at the deadline."""
+        then is, None meaning empty; or return it unchanged at the deadline. A change that is not
+        told of is seen at the deadline only: who waits for long waits again and again."""
         ...
 
 
@@ -205,6 +207,16 @@ class Tabular(Protocol):
     @property
     def ddl(self) -> list[str]:
         """The statements that make them, in order; harmless where they are there already."""
+        ...
+
+
+@runtime_checkable
+class Nascent(Protocol):
+    """A store that its first lock makes, and that nobody makes by looking: `inspect` and `evict`
+    find nothing where there is none."""
+
+    def exists(self) -> bool:
+        """Whether it is there."""
         ...
 
 

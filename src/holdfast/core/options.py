@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from holdfast.core.names import checked_metadata, checked_name
+from holdfast.core.presence import KEY
 from holdfast.core.stores import ALL_KINDS
 from holdfast.errors import LeaseLost, Misconfigured, Unsupported
 from holdfast.types import Capabilities, Claim, Mode
@@ -26,7 +27,7 @@ __all__ = [
 
 _unguessable = secrets.SystemRandom().randbytes
 
-RESERVED = ("host", "pid", "label", "presence")
+RESERVED = ("host", "pid", "label", KEY)
 """What the client itself says about a claim; metadata cannot pretend to be it."""
 
 MAX_TTL = 10 * 366 * 86400.0

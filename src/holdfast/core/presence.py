@@ -16,10 +16,15 @@ from holdfast.core.backend import Backend
 from holdfast.core.stores import WATCHED
 from holdfast.errors import Unsupported
 
-__all__ = ["KEY", "Detectable", "Link", "Look", "Roll", "Suspect", "detectable", "grace_of"]
+__all__ = [
+    "KEY", "NAME", "Detectable", "Link", "Look", "Roll", "Suspect", "detectable", "grace_of",
+]  # fmt: skip
 
 KEY = "presence"
 """Where a claim's info says whose it is; also the name of that client's links."""
+
+NAME = "holdfast:"
+"""What the names of links begin with; the presence follows."""
 
 
 def grace_of(presence: str) -> float:

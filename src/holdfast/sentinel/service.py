@@ -1,8 +1,9 @@
 """The service around the detector: elected through a lock of the store, so that several may run.
 
 Contract: `Sentinel.run` goes on until it is interrupted; whatever the store does is reported, and
-tried again. One at a time leads and detects, the others stand in line for its lock. That is thrift:
-two who detect at once are safe, too. The leader's counters are in a cell that expires by itself.
+tried again, within a second: who died meanwhile is not freed. One at a time leads and detects, the
+others stand in line for its lock. That is thrift: two who detect at once are safe, too. The
+leader's counters are in a cell that expires by itself.
 Partners: `detector.py`; `cli/sentinel.py`, which prints what is reported.
 """
 
@@ -90,7 +91,7 @@ class Sentinel:
                 except (Unavailable, LeaseLost) as error:
                     failures += 1
                     self._say("standby", why=str(error))
-                    time.sleep(pause(failures, locks._current.port.random(), 30.0))
+                    time.sleep(pause(failures, locks._current.port.random(), math.inf))
 
     def _lead(self, engine: Engine, backend: Detectable, lease: Lease) -> None:
         self._say("leading")
@@ -105,7 +106,7 @@ class Sentinel:
                     failures = 0
                 except Unavailable as error:
                     failures += 1
-                    again = port.now() + pause(failures, port.random(), 4.0)
+                    again = port.now() + pause(failures, port.random(), math.inf)
                     if failures == 1:
                         self._say("error", why=str(error))
                 if port.now() >= published + PUBLISH:

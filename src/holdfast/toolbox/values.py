@@ -38,8 +38,8 @@ KEEP = 7 * 86400.0
 """How long the state of a latch or a barrier is kept after its last change, in seconds."""
 
 LOOK = 5.0
-"""How long one wait for a cell lasts at most: a store that is silent is noticed then, and that the
-client was closed, should its backend not end the wait."""
+"""How long one wait for a cell lasts at most: a store that is silent is noticed then, and a change
+of which nobody told, for its writer died first. Backends end it when the client is closed."""
 
 OFTEN = 3
 """So many times in the time of a lease who depends on others looks whether they are there."""

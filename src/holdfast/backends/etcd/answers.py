@@ -30,7 +30,7 @@ ends somewhere."""
 NUMBER, BYTES = 0, 2
 HEADER = {3: NUMBER}
 KEY_VALUE = {1: BYTES, 2: NUMBER, 3: NUMBER, 5: BYTES, 6: NUMBER}
-RANGED = {1: BYTES, 2: BYTES, 4: NUMBER}
+RANGED = {1: BYTES, 2: BYTES}
 DELETED = {1: BYTES, 2: NUMBER}
 TXN = {1: BYTES, 2: NUMBER, 3: BYTES}
 OPERATION = {1: BYTES, 2: BYTES, 3: BYTES, 4: BYTES}
@@ -135,18 +135,15 @@ class Ranged:
 
     revision: int = 0  # of the whole store, when it was read
     kvs: list[KeyValue] = field(default_factory=list[KeyValue])
-    count: int = 0
 
     @classmethod
     def read(cls, data: bytes) -> Ranged:
         ranged = cls()
-        for number, value, text in _fields(data, RANGED):
+        for number, _, text in _fields(data, RANGED):
             if number == 1:
                 ranged.revision = _revision(text)
             elif number == 2:
                 ranged.kvs.append(KeyValue.read(text))
-            elif number == 4:
-                ranged.count = value
         return ranged
 
 

@@ -11,22 +11,23 @@ anything gets there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
 from holdfast.backends.etcd import keeping, overview
 from holdfast.backends.etcd.answers import Garbled
-from holdfast.backends.etcd.asynchronous import AsyncTransport
-from holdfast.backends.etcd.blocking import BlockingTransport
 from holdfast.backends.etcd.book import NOT_OURS, TOO_LATE, Book
 from holdfast.backends.etcd.cells import Cells
 from holdfast.backends.etcd.channel import Channel, Site
 from holdfast.backends.etcd.entry import Entry
-from holdfast.backends.etcd.http2 import NO_ANSWER, Failure
+from holdfast.backends.etcd.http2 import Failure
 from holdfast.backends.etcd.hub import Hub
 from holdfast.backends.etcd.keys import Keys
-from holdfast.backends.etcd.site import OPTIONS, site_of
+from holdfast.backends.etcd.loops import LoopTransport
 from holdfast.backends.etcd.taking import Taking
+from holdfast.backends.etcd.threads import ThreadTransport
 from holdfast.backends.etcd.transact import transact
+from holdfast.backends.etcd.url import OPTIONS, site_of
 from holdfast.backends.url import Url
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
@@ -49,6 +50,9 @@ from holdfast.types import (
 )
 
 __all__ = ["EtcdBackend"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 REVOKE = 1.0
 """How long `close` waits for its leases to be revoked."""
@@ -76,7 +80,7 @@ class EtcdBackend:
         self._port = port
         self._incarnation = port.incarnation()
         tls = self._site.tls
-        transport = AsyncTransport(tls) if port.asynchronous else BlockingTransport(port, tls)
+        transport = LoopTransport(tls) if port.asynchronous else ThreadTransport(port, tls)
         self._channel = Channel(self._site, transport, port)
         self._book = Book(port, self._channel, self._keys, signals)
         self._sessions = self._book.sessions
@@ -99,11 +103,7 @@ class EtcdBackend:
     async def attempt(
         self, claim: Claim, queue: bool, deadline: float
     ) -> Grant | Busy | Buried | Unknown:
-        try:
-            with self._channel.understood():
-                return await self._taking.attempt(claim, queue, deadline)
-        except Garbled as error:  # it says nothing of what was done (law 2)
-            return Unknown(str(error))
+        return await self._told(self._taking.attempt, claim, queue, deadline)
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
         with self._channel.understood():
@@ -112,11 +112,8 @@ class EtcdBackend:
     async def renew(
         self, grants: Sequence[Grant], deadline: float
     ) -> Sequence[Renewed | Lost | Unknown]:
-        try:
-            with self._channel.understood():
-                return await keeping.renew(self._book, grants, deadline)
-        except Garbled as error:
-            return [Unknown(str(error))] * len(grants)
+        answers = await self._told(keeping.renew, self._book, grants, deadline)
+        return [answers] * len(grants) if isinstance(answers, Unknown) else answers
 
     async def withdraw(self, claim: Claim, tombstone: bool, deadline: float) -> Released | Unknown:
         if tombstone:
@@ -127,8 +124,8 @@ class EtcdBackend:
         entry.gone = True
         entry.event.set()
         result = await self._delete(entry, tombstone, deadline)
-        if isinstance(result, Failure):
-            return Unknown(result.text)
+        if isinstance(result, Unknown):
+            return result
         self._book.forget(entry)
         return Released()
 
@@ -143,19 +140,16 @@ class EtcdBackend:
         if tombstone:
             self._book.bury(claim)
         result = await self._delete(entry, tombstone, deadline)
-        if isinstance(result, Failure):
-            return Unknown(result.text)
+        if isinstance(result, Unknown):
+            return result
         self._book.forget(entry)
         if not result or not held:
             return AlreadyLost(NOT_OURS)
         return Released() if now < entry.until else AlreadyLost(TOO_LATE)
 
-    async def _delete(self, entry: Entry, tombstone: bool, deadline: float) -> int | Failure:
-        try:
-            with self._channel.understood():
-                return await self._book.delete(entry, tombstone, deadline)
-        except Garbled as error:
-            return Failure(NO_ANSWER, str(error))
+    async def _delete(self, entry: Entry, tombstone: bool, deadline: float) -> int | Unknown:
+        result = await self._told(self._book.delete, entry, tombstone, deadline)
+        return Unknown(result.text) if isinstance(result, Failure) else result
 
     # -- operators and cells ----------------------------------------------------------------------
 
@@ -183,11 +177,7 @@ class EtcdBackend:
         ttl: float | None,
         deadline: float,
     ) -> Cell | CellConflict | Unknown:
-        try:
-            with self._channel.understood():
-                return await self._cells.write(name, value, expect, fence, ttl, deadline)
-        except Garbled as error:
-            return Unknown(str(error))
+        return await self._told(self._cells.write, name, value, expect, fence, ttl, deadline)
 
     async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
         with self._channel.understood():
@@ -200,8 +190,14 @@ class EtcdBackend:
         delete: Sequence[bytes],
         deadline: float,
     ) -> int | Unknown | None:
+        return await self._told(transact, self._channel, guard, put, delete, deadline)
+
+    async def _told(
+        self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | Unknown:
+        """What cannot be understood says nothing of what was done (law 2)."""
         try:
             with self._channel.understood():
-                return await transact(self._channel, guard, put, delete, deadline)
+                return await work(*args, **kwargs)
         except Garbled as error:
             return Unknown(str(error))

@@ -26,11 +26,8 @@ from holdfast.types import Cell, CellConflict, Unknown
 
 __all__ = ["Cells"]
 
-HEARTBEAT = 60.0
-"""How often who waits for a cell looks by itself."""
-
 REVOKE = 1.0
-"""How long is waited for the answer to that."""
+"""How long is waited for the answer, when a lease that nothing needs is given back."""
 
 LARGEST_FENCE = (1 << 64) - 1
 
@@ -126,7 +123,7 @@ class Cells:
             watch = Watch(key, revision + 1, lambda _: event.set(), puts=True)
             try:
                 self._hub.add(watch)
-                if not await event.wait(min(deadline, now + HEARTBEAT)) and port.now() >= deadline:
+                if not await event.wait(deadline):
                     return cell
             finally:
                 self._hub.remove(watch)

@@ -4,7 +4,7 @@ Contract: `ask` sends requests to one endpoint at the same time and returns, for
 a `Failure`; it does not raise for anything the network or the store does. It goes to the next
 endpoint when one cannot be reached, has no leader or stays silent. A request is sent a second time
 only if the first surely had no effect: everything else is for the caller to repeat, who knows what
-is idempotent. Partners: `blocking.py` and `asynchronous.py`, which move the bytes and decide
+is idempotent. Partners: `threads.py` and `loops.py`, which move the bytes and decide
 nothing.
 """
 
@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from holdfast.backends.addresses import Reasons
 from holdfast.backends.etcd import answers, hpack, wire
+from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
-from holdfast.backends.etcd.together import Together
 from holdfast.core.port import Port
 from holdfast.errors import Misconfigured, Unavailable
 
@@ -113,8 +114,9 @@ class Channel:
         self._transport = transport
         self._port = port
         self._turn = 0  # which endpoint is asked
+        self._reasons = Reasons()
         self._access: Access = b"", {}
-        self._login = Together[str | Failure](port)
+        self._login = Errand[str | Failure](port)
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -155,10 +157,13 @@ class Channel:
         while True:
             turn, token = self._turn, self._access[0]
             calls = [(self._headers(method), message) for method, message in requests]
-            results = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
+            endpoint, limit, begun = self._endpoint, self._limit(deadline), self._port.now()
+            results = await self._transport.exchange(endpoint, calls, limit)
             failure = next((one for one in results if isinstance(one, Failure)), None)
             if failure is None:
+                self._reasons.reached(endpoint)
                 return results
+            results = [self._told(one, endpoint, begun, limit) for one in results]
             without_effect = all(map(_without_effect, results))
             results = [_judged(one) for one in results]
             if not _trouble(failure):
@@ -179,6 +184,14 @@ class Channel:
             left -= 1
             if left <= 0 or self._port.now() >= deadline or not without_effect:
                 return results
+
+    def _told(
+        self, result: bytes | Failure, endpoint: Endpoint, begun: float, limit: float
+    ) -> bytes | Failure:
+        if isinstance(result, bytes) or result.code != NO_ANSWER:
+            return result
+        text = self._reasons.why(endpoint, result.text, begun, limit)
+        return Failure(result.code, text, result.applied)
 
     async def open(self, method: str, deadline: float) -> Stream | Failure:
         """A stream to the first endpoint that can be reached."""

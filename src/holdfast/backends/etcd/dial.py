@@ -1,6 +1,6 @@
 """How connections begin: whom a name means, and what is heard before anything is said.
 
-Partner: `backends/turns.py`, which says how long each address of a name is tried.
+Partner: `backends/addresses.py`, which says how long each address of a name is tried.
 
 Over TLS the other side speaks first (`GREETING`). By TLS 1.3 a client is done with the handshake
 before its certificate has been looked at; one that is refused is told so and hung up on, and who
@@ -13,8 +13,8 @@ from __future__ import annotations
 import socket
 import ssl
 
+from holdfast.backends.addresses import Found, reason_of
 from holdfast.backends.etcd.http2 import NO_ANSWER, NO_TRUST, Failure
-from holdfast.backends.turns import Found
 
 __all__ = ["GREETING", "SIGN", "STALE", "broken", "known", "unreached"]
 
@@ -46,7 +46,7 @@ def unreached(where: str, error: Exception | None) -> Failure:
     if isinstance(error, ssl.SSLError) and not isinstance(error, NO_PROOF):
         why = getattr(error, "verify_message", "") or error.reason or error
         return Failure(NO_TRUST, f"{where}: {why}", applied=False)
-    why = getattr(error, "strerror", None) or str(error or "") or "the connection was closed"
+    why = (error and reason_of(error)) or "the connection was closed"
     return Failure(NO_ANSWER, f"{where}: {why}", applied=False)
 
 

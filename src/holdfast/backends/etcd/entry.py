@@ -1,4 +1,9 @@
-"""An entry: what a client knows of one claim that the store may have a key of."""
+"""An entry: what a client knows of one claim that the store may have a key of.
+
+Contract: no I/O and no decisions. An entry is there from before its key is asked for until nothing
+of it can be left; whoever changes it has the claim, or is its keeper. Partners: `book.py`, where
+entries are kept; `taking.py` and `keeping.py`, which write in them.
+"""
 
 from __future__ import annotations
 

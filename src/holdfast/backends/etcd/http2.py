@@ -4,7 +4,7 @@ Contract: one object is one connection. `begin` starts a call; whatever is to be
 `out`, which the owner of the socket sends and clears; `receive` takes what was read and returns
 what became of the calls. A call that the other side does not allow yet (it says how many there may
 be at a time) begins when another has ended. Nothing here waits, and nothing is decided:
-`blocking.py` and `asynchronous.py` move the bytes, `channel.py` decides what a failure means.
+`threads.py` and `loops.py` move the bytes, `channel.py` decides what a failure means.
 
 Why not grpcio: in a forked child of a process that uses grpc.aio, calls hang (grpcio 1.85, seen in
 a run); a call takes twice the processor time; and generated code binds to a version of protobuf.
@@ -128,8 +128,8 @@ class Http2:
 
     # -- what we say ------------------------------------------------------------------------------
 
-    def begin(self, headers: bytes, message: bytes | None, *, last: bool = True) -> int:
-        """Start a call with this header block and, if there is one, the first message."""
+    def begin(self, headers: bytes, message: bytes | None) -> int:
+        """Start a call with this header block and, if there is one, its only message."""
         number = self._next
         self._next += 2
         if number > LAST_STREAM:  # numbers are never used twice: the next call gets a new one
@@ -141,7 +141,7 @@ class Http2:
         else:
             self.out += _frame(HEADERS, END_HEADERS, number, headers)
         if message is not None:
-            self._data(number, stream, _framed(message), last)
+            self._data(number, stream, _framed(message), True)
         return number
 
     def _begin_others(self) -> None:
@@ -163,7 +163,7 @@ class Http2:
         return stream
 
     def send(self, number: int, message: bytes) -> None:
-        """One more message on a stream that was begun with `last=False`."""
+        """One more message on a stream that was begun without any."""
         stream = self.streams.get(number)
         if stream is not None:
             self._data(number, stream, _framed(message), False)

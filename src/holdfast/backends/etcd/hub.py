@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable
 
 from holdfast.backends.etcd import wire
@@ -145,7 +146,7 @@ class Hub:
                 failures = 0 if useful else failures + 1
                 if not useful:
                     self._call_all()
-                    await self._port.sleep(pause(failures, self._port.random(), 10.0))
+                    await self._port.sleep(pause(failures, self._port.random(), math.inf))
         except BaseException:
             self._task = None
             self._call_all()  # who goes on waiting has another loop started

@@ -8,6 +8,7 @@ claim.
 
 `/` and `%` of a name are written as %2F and %25, so that the line of `a` does not contain that of
 `a/b`; with `name=exact` nothing is changed. Cells and tombstones have keys that no name has.
+Partners: `line.py`, which asks about them; `overview.py`, which reads them back.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.backends.common import info_text, name_of, spelled
+from holdfast.backends.common import Written, name_of, spelled
 from holdfast.backends.etcd.answers import KeyValue
 from holdfast.backends.etcd.wire import after
 from holdfast.errors import Misconfigured
 from holdfast.types import Claim, Mode
 
-__all__ = ["Described", "Keys", "Lineman", "Values", "described", "holders", "lineman"]
+__all__ = ["Described", "Keys", "Lineman", "Values", "described", "lineman"]
 
 CELL, FENCE, GONE = b"%cell/", b"%fence/", b"%gone/"
 RESERVED = tuple(part.decode()[:-1] for part in (CELL, FENCE, GONE))
@@ -58,18 +59,6 @@ def lineman(suffix: bytes) -> Lineman:
     if match[1] == b"s":
         return Lineman(Mode.SHARED, id=ident)
     return Lineman(Mode.PERMITS, int(match[2]), int(match[3]), ident)
-
-
-def holders(line: Sequence[Lineman]) -> int:
-    """How many from the front of a line hold: those that are compatible with all before them."""
-    taken = 0
-    for place, one in enumerate(line):
-        if place and (one.mode is Mode.EXCLUSIVE or one.mode is not line[0].mode):
-            return place
-        taken += one.permits
-        if one.mode is Mode.PERMITS and taken > one.limit:
-            return place
-    return len(line)
 
 
 class Keys:
@@ -140,19 +129,14 @@ def is_claim(kv: KeyValue, suffix: bytes) -> bool:
 
 
 class Values:
-    """Writes the values of claims. The part that is the same for all claims of a lock object is
-    written once."""
+    """Writes the values of claims."""
 
     def __init__(self) -> None:
-        self._last: tuple[Mapping[str, str] | None, bytes] = None, b""
+        self._info = Written(str.encode)
 
     def write(self, claim: Claim) -> bytes:
-        info, text = self._last
-        if info is not claim.info:
-            text = info_text(claim.info).encode()
-            self._last = claim.info, text
-        fixed = b',"fixed":true' if claim.fixed else b""
-        return b'{"at":%.3f,"ttl":%.3f%b,"info":%b}' % (time.time(), claim.ttl, fixed, text)
+        fixed, info = b',"fixed":true' if claim.fixed else b"", self._info.of(claim.info)
+        return b'{"at":%.3f,"ttl":%.3f%b,"info":%b}' % (time.time(), claim.ttl, fixed, info)
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,12 +1,19 @@
-"""Looking into lines and taking locks away: for operators, so correct rather than fast."""
+"""Looking into lines and taking locks away: for operators, so correct rather than fast.
+
+Contract: `inspect` and `evict` of `core/backend.py`. A line counts as it does for who stands in it,
+strangers' keys too; among all names only what looks like a lock is shown. Who is taken away is who
+held when we looked, and nobody who has the same key later. Partners: `keys.py`, what keys say;
+`reading.py`, which asks again.
+"""
 
 from __future__ import annotations
 
+from holdfast.backends.common import holders
 from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import Deleted, KeyValue, LeaseAnswer, Ranged, TxnAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
 from holdfast.backends.etcd.http2 import Failure
-from holdfast.backends.etcd.keys import Keys, Lineman, described, holders, is_claim, lineman
+from holdfast.backends.etcd.keys import Keys, Lineman, described, is_claim, lineman
 from holdfast.backends.etcd.reading import read
 from holdfast.backends.etcd.wire import ASCENDING, CREATE, EQUAL, after
 from holdfast.core.port import Port
@@ -47,21 +54,21 @@ async def inspect(
     found: list[LockInfo] = []
     for name in sorted(lines):
         line = sorted(lines[name], key=lambda one: one[0].created)
-        count = holders([one for _, one in line])
-        claims = [_info(kv, one, remaining) for kv, one in line]
-        writers = [kv.created for kv, one in line[:count] if one.mode is Mode.EXCLUSIVE]
-        found.append(
-            LockInfo(name, tuple(claims[:count]), tuple(claims[count:]), max(writers, default=None))
-        )
+        hold: list[ClaimInfo] = []
+        wait: list[ClaimInfo] = []
+        for (kv, one), held in zip(line, holders(one for _, one in line), strict=True):
+            (hold if held else wait).append(_info(kv, one, remaining))
+        writers = [holder.fence for holder in hold if holder.mode is Mode.EXCLUSIVE]
+        found.append(LockInfo(name, tuple(hold), tuple(wait), writers[0] if writers else None))
     return found
 
 
 async def evict(channel: Channel, port: Port, keys: Keys, name: str, deadline: float) -> int:
     line = await _line(channel, port, keys.line(name), deadline)
-    count = holders([one for _, one in line])
+    held = [kv for (kv, _), held in zip(line, holders(one for _, one in line), strict=True) if held]
     ended = 0
-    for start in range(0, count, OPERATIONS):
-        part = [kv for kv, _ in line[start : min(count, start + OPERATIONS)]]
+    for start in range(0, len(held), OPERATIONS):
+        part = held[start : start + OPERATIONS]
         # Deletes who holds now, and nobody who has the same key later (etcd's mutex uses its keys
         # again): each under its own condition.
         one_by_one = [

@@ -1,4 +1,8 @@
-"""Asking again: for what changes nothing, or nothing more when it is done twice."""
+"""Asking again: for what changes nothing, or nothing more when it is done twice.
+
+Contract: returns by the deadline. For nothing else: a request without an answer that may have been
+applied is resolved by its owner (law 2). Partner: `channel.py`, which tries an endpoint.
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from holdfast.backends.etcd import wire
 from holdfast.backends.etcd.answers import LeaseAnswer
 from holdfast.backends.etcd.channel import Channel, refusal
+from holdfast.backends.etcd.errand import Errand
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure
 from holdfast.backends.etcd.reading import ask_again
-from holdfast.backends.etcd.together import Together
 from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
@@ -52,7 +52,7 @@ class Session:
         self.checked = sent  # when all keys of those who hold were last seen to be there
         self.entries: dict[str, Entry] = {}
         self.dead = ""  # why
-        self.beats = Together[bool | None](port)
+        self.beats = Errand[bool | None](port)
 
     def extended(self, sent: float, ttl: int) -> None:
         until = valid_until(sent, ttl)
@@ -78,7 +78,7 @@ class Sessions:
         self._signals = signals
         self._current: dict[int, Session] = {}  # by ttl, for new claims
         self._all: dict[int, Session] = {}
-        self._grants: dict[int, Together[Session | Failure]] = {}
+        self._grants: dict[int, Errand[Session | Failure]] = {}
 
     async def get(self, ttl: float, deadline: float) -> Session:
         """The session for a claim of this ttl. Raises if there is none: nothing was claimed."""
@@ -86,7 +86,7 @@ class Sessions:
         session = self._current.get(seconds)
         if session is not None and self.alive(session):
             return session
-        grants = self._grants.setdefault(seconds, Together(self._port))
+        grants = self._grants.setdefault(seconds, Errand(self._port))
         result = await grants.do(lambda: self._grant(seconds, deadline), _settles, deadline)
         if result is None:
             raise Unavailable("etcd did not grant a lease in time")

@@ -47,7 +47,7 @@ KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
 TIME_TO_LIVE = "/etcdserverpb.Lease/LeaseTimeToLive"
 AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
 
-EQUAL, GREATER, LESS = 0, 1, 2
+EQUAL, LESS = 0, 2
 CREATE, MOD, VALUE = 1, 2, 3
 ASCENDING, DESCENDING = 1, 2
 BY_CREATION = 2
@@ -87,7 +87,6 @@ def get(
     limit: int = 0,
     order: int = 0,
     keys_only: bool = False,
-    count_only: bool = False,
     created_before: int = 0,
 ) -> bytes:
     """A RangeRequest; with `order`, sorted by creation."""
@@ -97,7 +96,6 @@ def get(
         + _number(3, limit)
         + (_number(5, order) + _number(6, BY_CREATION) if order else b"")
         + _number(8, keys_only)
-        + _number(9, count_only)
         + _number(13, created_before - 1 if created_before else 0)
     )
 

@@ -20,8 +20,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.backends.common import Tombstones, public_id, shown
-from holdfast.backends.local import LATER, Call, Enlist, Gone, Held, InLine, admits
+from holdfast.backends.common import Tombstones, admits, public_id, shown
+from holdfast.backends.local import LATER, Call, Enlist, Gone, Held, InLine
 from holdfast.backends.memory.cells import Cells
 from holdfast.types import Claim, ClaimInfo, LockInfo, Mode
 
@@ -76,7 +76,7 @@ class Store(Cells):
         says how to call when it is this claim's turn."""
         with self.mutex:
             now = self._clock()
-            if self._tombstones.graves and self._tombstones.cover(claim.owner, now):
+            if self._tombstones.cover(claim.owner, now):
                 return Gone("this claim was withdrawn")
             line = self._lines.get(claim.name)
             if line is None:

@@ -16,7 +16,6 @@ third of what TIMESTAMPDIFF does. A double, of which microseconds need 51 bits."
 
 
 class MySQL:
-    name = "mysql"
     types = Types(
         "VARBINARY(1024)",
         "VARBINARY(64)",
@@ -51,6 +50,9 @@ class MySQL:
 
     def making(self, texts: Sequence[str]) -> Sequence[str]:
         return texts
+
+    def listen(self, channel: str) -> str:
+        return ""
 
     def among(self, column: str, number: int) -> str:
         return f"{column} IN ({', '.join(['%s'] * number)})"

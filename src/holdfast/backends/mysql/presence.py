@@ -14,12 +14,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.sql.session import Blocked, Refused, Session, Statement
-from holdfast.backends.sql.sight import NAME
+from holdfast.core.presence import KEY, NAME
 from holdfast.errors import Misconfigured
 
 __all__ = ["MySQLSight"]
 
-MARK = '"presence":"'
+MARK = f'"{KEY}":"'
 
 WRITABLE = ("0", "OFF")
 

@@ -14,6 +14,7 @@ from typing import Any
 from pymysql import err
 from pymysql.constants import CLIENT, CR
 
+from holdfast.backends.addresses import reason_of
 from holdfast.backends.sql.session import (
     Blocked,
     Conflict,
@@ -96,4 +97,11 @@ def _distrust(error: BaseException | None) -> str:
 
 
 def _said(error: Exception) -> str:
-    return ": ".join(str(part) for part in reversed(error.args[:2])) or type(error).__name__
+    if len(error.args) < 2:
+        return str(error) or type(error).__name__
+    code, text = error.args[:2]
+    if code == CR.CR_CONN_HOST_ERROR:  # each client has its way to say why
+        why = getattr(error, "original_exception", None) or error.__cause__
+        return f"{text.partition(' (')[0]}: {reason_of(why)}" if why else text
+    ours = isinstance(code, int) and 2000 <= code < 3000  # the client's own: it says nothing more
+    return str(text) if ours else f"{text} ({code})"

@@ -25,7 +25,8 @@ from pymysql.constants.COMMAND import COM_QUERY
 
 from holdfast.backends.mysql.answers import read
 from holdfast.backends.mysql.text import check_flags, rendered, translated
-from holdfast.backends.sql.session import Gone, Result, Session, Statement, milliseconds, readable
+from holdfast.backends.quiet import milliseconds
+from holdfast.backends.sql.session import Gone, Result, Session, Statement, readable
 from holdfast.ports.clock import now
 
 __all__ = ["ThreadSession"]

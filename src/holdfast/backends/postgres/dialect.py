@@ -19,7 +19,6 @@ stopped, and others wait for the row that it has locked."""
 
 
 class Postgres:
-    name = "postgresql"
     types = Types(
         "BYTEA", "BYTEA", "BYTEA", "BYTEA", "BIGINT GENERATED ALWAYS AS IDENTITY NOT NULL"
     )
@@ -51,6 +50,9 @@ class Postgres:
 
     def making(self, texts: Sequence[str]) -> Sequence[str]:
         return ["BEGIN", f"SELECT pg_advisory_xact_lock({MAKING})", *texts, "COMMIT"]
+
+    def listen(self, channel: str) -> str:
+        return f'LISTEN "{channel}"'
 
     def among(self, column: str, number: int) -> str:
         return f"{column} = ANY (%s::bytea[])"

@@ -8,13 +8,13 @@ already is looked at before anything is waited for.
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 import select
 
 import psycopg
 
 from holdfast.backends.postgres.session import PostgresSession
+from holdfast.backends.postgres.text import said
+from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.backends.sql.session import Gone
 from holdfast.core.port import Port
 from holdfast.ports.clock import now
@@ -25,23 +25,19 @@ __all__ = ["LoopHearing", "ThreadHearing"]
 class ThreadHearing:
     def __init__(self, session: PostgresSession) -> None:
         self._session = session
-        self._out, self._in = os.pipe()
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
+        self._bell = Bell()
         self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(self._bell, select.POLLIN)
         self._poll.register(session.fileno(), select.POLLIN)
-        self._closed = False
 
     async def listen(self, until: float) -> list[str]:
         heard = _heard(self._session)
         while not heard:
-            left = until - now()
-            if left <= 0:
+            if now() >= until:
                 break
-            ready = self._poll.poll(None if left == math.inf else math.ceil(left * 1000))
-            if any(fd == self._out for fd, _ in ready):
-                os.read(self._out, 4096)
+            ready = self._poll.poll(milliseconds(until))
+            if any(fd == self._bell.fileno() for fd, _ in ready):
+                self._bell.hush()
                 break
             if ready:
                 _consume(self._session)
@@ -49,17 +45,10 @@ class ThreadHearing:
         return heard
 
     def wake(self) -> None:
-        try:
-            if not self._closed:
-                os.write(self._in, b"\0")
-        except (BlockingIOError, OSError):  # it is awake already, or gone
-            pass
+        self._bell.ring()
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            os.close(self._in)
-            os.close(self._out)
+        self._bell.close()
 
 
 class LoopHearing:
@@ -93,7 +82,7 @@ def _consume(session: PostgresSession) -> None:
     try:
         session._pgconn.consume_input()
     except psycopg.Error as error:
-        raise Gone(str(error).strip(), sent=True) from None
+        raise Gone(said(error), sent=True) from None
 
 
 def _heard(session: PostgresSession) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.sql.session import Session, Statement
-from holdfast.backends.sql.sight import NAME
+from holdfast.core.presence import KEY, NAME
 from holdfast.errors import Misconfigured
 
 __all__ = ["PostgresSight"]
@@ -34,7 +34,7 @@ class PostgresSight:
     everybody = True
     # "escape" keeps ASCII as it is, in any encoding of the database.
     presence = (
-        "convert_to(substring(encode(info, 'escape') from '\"presence\":\"([^\"]*)\"'), 'UTF8')"
+        f"convert_to(substring(encode(info, 'escape') from '\"{KEY}\":\"([^\"]*)\"'), 'UTF8')"
     )
 
     async def show(self, session: Session, name: str, trusted: bool, deadline: float) -> None:

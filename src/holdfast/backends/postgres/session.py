@@ -23,18 +23,15 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import pq
 
+from holdfast.backends.postgres.text import refused_login, said, translated
+from holdfast.backends.quiet import milliseconds
 from holdfast.backends.sql.session import (
-    Blocked,
-    Conflict,
-    Full,
     Gone,
-    Refused,
     Result,
     Session,
     Statement,
     Trouble,
     Value,
-    milliseconds,
     readable,
 )
 from holdfast.ports.clock import now
@@ -42,24 +39,6 @@ from holdfast.ports.clock import now
 __all__ = ["PostgresSession"]
 
 READ, WRITE = select.POLLIN, select.POLLOUT
-
-BLOCKED = {"55P03", "57014"}  # NOWAIT, lock_timeout; statement_timeout
-CONFLICT = {"40P01", "40001"}
-FULL = {"53300", "57P03"}  # too many connections; starting up or shutting down
-ENDED = {"57P01", "57P02", "57P04", "57P05", "25P03", "08006", "08003"}
-"""Ended by an operator, a crash, or a time limit for idle sessions and transactions."""
-
-PASSING = (
-    "too many", "remaining connection slots", "starting up", "shutting down", "recovery",
-    "not yet accepting", "terminating connection", "timeout",
-    # PgBouncer's: it is full, or its server is away.
-    "no more connections", "cannot connect to server", "login has been failing",
-    "query_wait_timeout", "server conn crashed",
-)  # fmt: skip
-"""What a server says at a login that may succeed later."""
-
-DISTRUST = ("certificate", "does not support SSL", "private key", " alert ")
-"""What libpq says when TLS was not to be had, or one side did not trust the other."""
 
 _Part: TypeAlias = tuple[str, bool]
 """A statement, or its preparation."""
@@ -124,7 +103,7 @@ class PostgresSession(Session):
             return cls(pgconn, asynchronous)
         except psycopg.Error as error:
             pgconn.finish()
-            raise Gone(str(error), sent=False) from None
+            raise Gone(said(error), sent=False) from None
         except BaseException:
             pgconn.finish()
             raise
@@ -165,7 +144,7 @@ class PostgresSession(Session):
                 if ready & READ:
                     pgconn.consume_input()
         except psycopg.Error as error:
-            raise Gone(str(error).strip(), sent=True) from None
+            raise Gone(said(error), sent=True) from None
 
     def _send(self, text: str, values: Sequence[Value]) -> list[_Part]:
         """Returns what will be answered."""
@@ -209,7 +188,7 @@ class PostgresSession(Session):
                     raise self._broken(answer.get_error_message("utf-8"))
                 text, preparing = self._expected.popleft()
                 if status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
-                    self._trouble = self._trouble or _translated(answer)
+                    self._trouble = self._trouble or translated(answer)
                     if isinstance(self._trouble, Gone):
                         raise self._trouble
                     if preparing:
@@ -221,11 +200,11 @@ class PostgresSession(Session):
         except psycopg.Error as error:
             raise self._broken(str(error)) from None
 
-    def _broken(self, said: str) -> Gone:
+    def _broken(self, text: str) -> Gone:
         """The connection has ended; whatever was refused before is no news any more."""
         trouble = self._trouble
         code = "" if trouble is None else trouble.code
-        return Gone(str(trouble or said.strip()), sent=True, code=code)
+        return Gone(str(trouble or said(text)), sent=True, code=code)
 
     def _ended_with(self) -> Result | None:
         if self._trouble is not None:
@@ -268,7 +247,7 @@ class PostgresSession(Session):
                 pgconn.consume_input()
         except psycopg.Error as error:
             self.close()
-            raise Gone(str(error).strip(), sent=True) from None
+            raise Gone(said(error), sent=True) from None
         except BaseException:
             self.close()
             raise
@@ -324,33 +303,6 @@ def _numbered(text: str) -> bytes:
     pieces = text.split("%s")
     numbered = "".join(f"{piece}${n}" for n, piece in enumerate(pieces[:-1], 1)) + pieces[-1]
     return numbered.replace("%%", "%").encode()
-
-
-def _translated(answer: Any) -> Trouble:
-    code = (answer.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    message = (answer.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(
-        errors="replace"
-    )
-    if not code:
-        return Gone(answer.get_error_message("utf-8").strip() or "connection lost", sent=True)
-    message = f"{message} ({code})"
-    field = pq.DiagnosticField  # poolers have only the first of these, servers translate it
-    severities = {answer.error_field(f) for f in (field.SEVERITY, field.SEVERITY_NONLOCALIZED)}
-    if code in ENDED or severities & {b"FATAL", b"PANIC"}:
-        return Gone(message, sent=True, code=code)
-    kind = Refused
-    for kinds, codes in ((Blocked, BLOCKED), (Conflict, CONFLICT), (Full, FULL)):
-        if code in codes:
-            kind = kinds
-    return kind(message, code)
-
-
-def refused_login(message: str) -> Trouble:
-    """libpq has no code for a login that failed: only what the server said, in its language."""
-    message = " ".join(message.split())
-    if not any(sign in message for sign in ("FATAL:", "password", *DISTRUST)):
-        return Gone(message, sent=False)
-    return (Full if any(sign in message for sign in PASSING) else Refused)(message)
 
 
 async def _ready(

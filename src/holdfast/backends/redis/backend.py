@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.backends.common import holder_of
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import Place, held_until
 from holdfast.backends.redis.courier import Courier, Replicas
@@ -29,7 +30,6 @@ from holdfast.backends.redis.lua import (
     RENEW,
     Scripts,
 )
-from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.presence import RedisLink, RedisRoll, appear
 from holdfast.backends.redis.requests import LineRequests
 from holdfast.backends.redis.steps import NO_LOCK, NOT_OURS, Options, foreign
@@ -85,12 +85,12 @@ class Backend(Several):
         keys = Keys(options.prefix)
         self._line = LineRequests(keys, self._channel, options.window, options.memory)
         self._requests = self._line
-        counted = courier.fleet.counts_listeners
+        sharded = courier.fleet.sharded
         self._room = Room(
             port,
             self._channel,
             options.heartbeat,
-            lambda room: Listener(room, counted, self._look, courier.ear),
+            lambda room: Listener(room, not sharded, self._look, courier.ear),
         )
 
     # -- claims -----------------------------------------------------------------------------------

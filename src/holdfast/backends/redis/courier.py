@@ -12,11 +12,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.backends.addresses import share
 from holdfast.backends.redis.fleet import Fleet
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.transport import ALONE, ORDINARY, Batch, Ear, Hearing, Node, Transport
+from holdfast.backends.redis.transport import (
+    ALONE,
+    ORDINARY,
+    Batch,
+    Ear,
+    Hearing,
+    Node,
+    Transport,
+    unheard,
+)
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
-from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 
@@ -267,7 +276,7 @@ class Courier:
 
     async def line_to(self, node: Node, deadline: float) -> Ear:
         try:
-            return await self._transport.ear(node, _unheard, deadline)
+            return await self._transport.ear(node, unheard, deadline)
         except NotSent as error:
             raise self._unreachable(node, error) from None
 
@@ -277,7 +286,7 @@ class Courier:
         ear = self._ear
         if (
             ear is not None
-            and self.fleet.counts_listeners
+            and not self.fleet.sharded
             and run_id
             and ear.run_id
             and run_id != ear.run_id
@@ -332,7 +341,3 @@ def _joined(head: bytes, script: Script, requests: Sequence[tuple[bytes, int]]) 
     """One after another, the first with this head."""
     (first, _), *others = requests
     return head + first + b"".join(script.head + rest for rest, _ in others)
-
-
-def _unheard(channel: bytes, payload: bytes) -> None:
-    """Nobody listens on such a connection."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from holdfast.backends.addresses import share
 from holdfast.backends.redis.keys import SLOTS
 from holdfast.backends.redis.transport import ORDINARY, Node, Transport
 from holdfast.backends.redis.wire import (
@@ -22,15 +23,15 @@ from holdfast.backends.redis.wire import (
     show,
     trouble,
 )
-from holdfast.backends.turns import share
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = ["Cluster", "Fleet", "Sentinel", "Single"]
 
 
 class Fleet(Protocol):
-    counts_listeners: bool
-    """Whether PUBLISH tells how many hear it: not in a cluster, where they may be elsewhere."""
+    sharded: bool
+    """Whether it is a cluster: each lock is on one of several servers. There PUBLISH does not tell
+    how many hear it, for they may be elsewhere."""
 
     def node(self, slot: int) -> Node | None: ...
 
@@ -86,7 +87,7 @@ class _Nodes:
 
 
 class Single(_Nodes):
-    counts_listeners = True
+    sharded = False
 
     def __init__(self, address: Address) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class Single(_Nodes):
 
 
 class Sentinel(_Nodes):
-    counts_listeners = True
+    sharded = False
 
     def __init__(self, sentinels: Sequence[Address], master: str, transport: Transport) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class Sentinel(_Nodes):
 
 
 class Cluster(_Nodes):
-    counts_listeners = False
+    sharded = True
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         super().__init__()

@@ -1,9 +1,11 @@
 """Names and keys: the one place that knows how a lock is spelled in Redis.
 
+Contract: pure, and injective both ways: whatever a listing brings is a name again, or none of ours.
 A lock's keys are `PREFIX:{NAME}` and `PREFIX:{NAME}:` with a letter. The braces make a cluster keep
 them in one slot. In the name `%`, `{` and `}` are written as %25, %7B and %7D, so that the first
 closing brace is ours and no two names share a key. Channels are `PREFIX:call:` with a random id.
-Where others must understand a lock, its key is the name itself: `LiteralKeys`.
+Where others must understand a lock, its key is the name itself: `LiteralKeys`. Partners:
+`requests.py` and `redlock/letters.py`, which ask about them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from holdfast.backends.redis.wire import NoAnswer, NotSent
 from holdfast.errors import HoldfastError
 from holdfast.types import Claim, Grant, Unknown
 
-__all__ = ["Listener", "Seen"]
+__all__ = ["Listener", "Seen", "ask_nobody"]
 
 HEARS, SOMEWHERE = "1", "3"
 """What a client says about its listening: PUBLISH counts it, or cannot (in a cluster)."""
@@ -38,6 +38,11 @@ class Looking(Protocol):
     async def __call__(
         self, claims: Sequence[Claim], hearing: str, deadline: float
     ) -> list[Seen]: ...
+
+
+async def ask_nobody(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
+    """Where nobody stands in a line of the store."""
+    return []
 
 
 class Listener(Attendant[Room, Ear]):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.backends.common import info_text, public_id
+from holdfast.backends.common import holder_of, info_of, info_text, public_id
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.calls import held_until
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import LiteralKeys
-from holdfast.backends.redis.listener import Listener, Seen
+from holdfast.backends.redis.listener import Listener, ask_nobody
 from holdfast.backends.redis.lobby import Lobby, Sight
 from holdfast.backends.redis.lua import Script, Scripts
 from holdfast.backends.redis.requests import Requests, microseconds
@@ -117,8 +117,7 @@ class LiteralBackend(Steps):
         options, dialect = self._options, self._dialect
         self._port = port
         self._courier = courier = self._make_courier(port.asynchronous)
-        counted = courier.fleet.counts_listeners
-        sharded = not counted
+        sharded = courier.fleet.sharded
         # In a cluster others announce to a shard's listeners, and we do not listen to every shard.
         self._announced = dialect.others_announce and not sharded
 
@@ -130,7 +129,10 @@ class LiteralBackend(Steps):
         self._requests = self._literal
         own = f"{options.prefix}:call:{secrets.token_hex(8)}"
         self._room = Room(
-            port, own, options.heartbeat, lambda room: Listener(room, counted, _look, courier.ear)
+            port,
+            own,
+            options.heartbeat,
+            lambda room: Listener(room, not sharded, ask_nobody, courier.ear),
         )
         self._lobby = Lobby(port, self._room, channel, options.heartbeat, options.poll)
 
@@ -169,7 +171,7 @@ class LiteralBackend(Steps):
             ends = now + remaining / 1e6 if remaining >= 0 else math.inf
             announced = self._announced or ours == 1
             sight = Sight(now - sent, heard, ends, announced)
-            return Busy(overview.holder_of(info), None, sight)
+            return Busy(holder_of(info), None, sight)
         lobby.granted(claim, grant.until)
         return grant
 
@@ -212,11 +214,6 @@ class LiteralBackend(Steps):
             since=(now - int(marks[b"a"])) / 1e6 if ours else 0.0,
             remaining=remaining / 1e6 if remaining >= 0 else None,
             fence=fence,
-            info=overview.info_of(marks[b"i"]) if ours else {},
+            info=info_of(marks[b"i"]) if ours else {},
         )
         return LockInfo(name, (claim,), (), fence)
-
-
-async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
-    """The listener asks about nobody: nobody stands in a line of the store."""
-    return []

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, cast
 
 from holdfast.backends.redis.transport import (
     ALONE,
-    PING_EVERY,
-    PONG_WITHIN,
     Answer,
     Batch,
     Hearing,
     Node,
+    Subscription,
 )
 from holdfast.backends.redis.wire import (
     HEARING_OUT,
@@ -189,31 +188,23 @@ class LoopEar(Link):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, links: set[Link], hearing: Hearing) -> None:
         super().__init__(loop, links)
-        self._hearing = hearing
+        self._subscription = Subscription(hearing)
         self._listening = False
-        self._confirmed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._rung = False
-        self._heard = now()
-        self._pinged = 0.0  # when, if it was not answered yet
         self._reason = "the connection broke"
 
     def replied(self, reply: Any) -> None:
-        self._heard, self._pinged = now(), 0.0
         if not self._listening:
             super().replied(reply)
             return
-        if reply == b"PONG":  # RESP3
-            return
-        if not isinstance(reply, list):
-            self._reason = f"the subscription was refused: {reply}"
+        confirmed = self._subscription.confirmed
+        try:
+            self._subscription.hear(reply)
+        except NoAnswer as error:
+            self._reason = str(error)
             self.close()
-            return
-        words = cast(list[bytes], reply)
-        if words[0] == b"message":
-            self._hearing(words[1], words[2])
-        elif words[0] in (b"subscribe", b"unsubscribe"):
-            self._confirmed += 1
+        if self._subscription.confirmed > confirmed:
             self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -228,11 +219,11 @@ class LoopEar(Link):
 
     async def _tell(self, verb: str, channels: list[str], deadline: float) -> None:
         self._listening = True
-        wanted = self._confirmed + len(channels)
+        wanted = self._subscription.confirmed + len(channels)
         if self._transport is None:
             raise NoAnswer(self._reason)
         self._transport.write(pack(verb, *channels))
-        while self._confirmed < wanted:
+        while self._subscription.confirmed < wanted:
             if now() >= deadline:
                 raise NoAnswer("no answer in time")
             await self.listen(deadline)
@@ -243,7 +234,8 @@ class LoopEar(Link):
         if self._rung:
             self._rung = False
             return
-        self._probe(self._transport)
+        if self._subscription.is_quiet():
+            self._transport.write(pack("PING"))
         self._waiter = self._loop.create_future()
         timer = self._loop.call_later(max(0.0, until - now()), self.wake)
         try:
@@ -254,16 +246,6 @@ class LoopEar(Link):
             self._rung = False
         if not self.usable:
             raise NoAnswer(self._reason)
-
-    def _probe(self, transport: asyncio.Transport) -> None:
-        """Silence may be the end of it: a line that was cut without a word looks quiet."""
-        moment = now()
-        if self._pinged:
-            if moment - self._pinged > PONG_WITHIN:
-                raise NoAnswer("the subscription is silent")
-        elif self._listening and moment - self._heard > PING_EVERY:
-            self._pinged = moment
-            transport.write(pack("PING"))
 
     def cut(self) -> None:
         self._reason = "the server is another one by now"
@@ -328,7 +310,7 @@ class LoopTransport:
 
     async def link_of(self, node: Node, lane: int, deadline: float) -> Link:
         """Who needs the connection first opens it; the others wait for the same one."""
-        loop = asyncio.get_running_loop()
+        loop, begun = asyncio.get_running_loop(), now()
         opening: asyncio.Task[Link] | None = node.opening[lane]
         if opening is None or opening.done():
             # Not by its own deadline: the others who wait for it may have more time.
@@ -338,7 +320,8 @@ class LoopTransport:
             node.opening[lane] = opening
         await asyncio.wait([opening], timeout=max(0.0, deadline - now()))
         if not opening.done():
-            raise NotSent("could not connect in time")
+            reasons, text = self._settings.reasons, "could not connect in time"
+            raise NotSent(reasons.why(str(node), text, begun, deadline))
         if opening.cancelled():
             raise NotSent("the client was closed")
         link = opening.result()
@@ -356,26 +339,27 @@ class LoopTransport:
 
     async def _greet(self, link: Link, address: Address, deadline: float) -> None:
         (host, port), settings = address, self._settings.at(address)
-        loop = asyncio.get_running_loop()
+        loop, where, begun = asyncio.get_running_loop(), show(address), now()
         try:
             async with asyncio.timeout(max(0.0, deadline - now())):
                 if port:
                     await loop.create_connection(lambda: link, host, port, ssl=settings.tls)
                 else:
                     await loop.create_unix_connection(lambda: link, host)
-                if show(address) in settings.curt:
+                if where in settings.curt:
                     await asyncio.sleep(HEARING_OUT)
                 greeting, count = settings.greeting()
                 replies = await link.request(greeting, count, deadline)
             link.run_id = settings.greeted(address, replies)
-            settings.curt.discard(show(address))
+            settings.curt.discard(where)
+            settings.reasons.reached(where)
         except BaseException as error:
             said, broke = link.said, not link.usable
             link.close()
             # TimeoutError is an OSError; and it may have broken before we said anything.
             if isinstance(error, OSError | NoAnswer) or (broke and isinstance(error, NotSent)):
                 cause = link.broken or error
-                raise unreachable(cause, show(address), said, settings) from None
+                raise unreachable(cause, where, said, settings, begun, deadline) from None
             raise
 
     async def ear(self, node: Node, hearing: Hearing, deadline: float) -> LoopEar:

@@ -6,13 +6,12 @@ yet cleared away is left out. Partner: `scripts/overview.lua`.
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.backends.common import info_of, public_id, shown
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lua import Script
@@ -21,7 +20,7 @@ from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
 from holdfast.types import ClaimInfo, LockInfo, Mode
 
-__all__ = ["entry_info", "exclusive", "holder_of", "info_of", "inspect", "line", "pairs", "scores"]
+__all__ = ["entry_info", "exclusive", "inspect", "line", "pairs", "scores"]
 
 BATCH = 500
 """So many names are looked for, and read, at a time."""
@@ -137,9 +136,3 @@ def _entry(owner: bytes, packed: bytes, now: int, expiry: int) -> ClaimInfo:
         fence=int(fence) or None,
         info=info_of(entry_info(packed)),
     )
-
-
-@functools.lru_cache(maxsize=64)
-def holder_of(info: bytes) -> str:
-    """Who it is, for a message; empty when that is not known."""
-    return shown(info_of(info)) if info else ""

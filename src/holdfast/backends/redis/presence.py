@@ -17,7 +17,8 @@ import re
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from typing import Any
 
-from holdfast.backends.common import not_for_children, public_id
+from holdfast.backends.common import info_of, public_id
+from holdfast.backends.quiet import not_for_children
 from holdfast.backends.redis import overview
 from holdfast.backends.redis.courier import Courier
 from holdfast.backends.redis.keys import slot_of
@@ -25,15 +26,12 @@ from holdfast.backends.redis.lua import OVERVIEW, REAP
 from holdfast.backends.redis.requests import Requests
 from holdfast.backends.redis.transport import ORDINARY, Ear, Node
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack
-from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import Unavailable
 
 __all__ = ["RedisLink", "RedisRoll", "appear"]
 
-NAME = "holdfast:"
-"""What the names of links begin with; the presence follows."""
-
-LINKS = re.compile(rb" name=holdfast:(\S+)")
+LINKS = re.compile(rb" name=%b(\S+)" % NAME.encode())
 MARK = f'"{KEY}":"'.encode()
 BATCH = 500
 
@@ -92,7 +90,7 @@ async def appear(courier: Courier, presence: str, key: str, deadline: float) -> 
     """A link to whoever serves this key."""
     node, ear = await courier.line(slot_of(key), deadline)
     try:
-        not_for_children(ear)
+        not_for_children(ear.sock.fileno())
         link = RedisLink(courier, node, ear, key)
         await link.introduce(presence, deadline)
         return link
@@ -107,7 +105,7 @@ class RedisRoll:
     def __init__(self, courier: Courier, requests: Requests) -> None:
         self._courier = courier
         self._requests = requests
-        self._sharded = not courier.fleet.counts_listeners
+        self._sharded = courier.fleet.sharded
         self._where = pack("CLUSTER", "SLOTS") if self._sharded else pack("ROLE")
         self._lines: list[tuple[Node, Ear]] = []
         self._connected = 0
@@ -230,7 +228,7 @@ class RedisRoll:
         self, name: str, holders: Sequence[tuple[int, str, bytes]], present: Container[str]
     ) -> Iterator[Suspect]:
         for expiry, owner, text in holders:
-            info = overview.info_of(text)
+            info = info_of(text)
             presence = info.get(KEY)
             if expiry and presence is not None and presence not in present:
                 yield Suspect(name, presence, public_id(owner), info, expiry, owner)

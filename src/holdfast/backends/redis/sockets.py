@@ -15,7 +15,8 @@ import socket
 import struct
 from typing import Any
 
-from holdfast.backends.quiet import Socket
+from holdfast.backends.addresses import connected
+from holdfast.backends.quiet import Socket, milliseconds
 from holdfast.backends.redis.wire import (
     HEARING_OUT,
     NOTHING,
@@ -28,18 +29,12 @@ from holdfast.backends.redis.wire import (
     show,
     unreachable,
 )
-from holdfast.backends.turns import connected
 from holdfast.ports.clock import now
 
-__all__ = ["TlsWire", "Wire", "connect", "milliseconds"]
+__all__ = ["TlsWire", "Wire", "connect"]
 
 CHUNK = 65536
-DAY = 86400_000.0  # milliseconds
 FIRST_MOMENT = struct.pack("@ll", 0, 5000)  # a struct timeval: 5 ms
-
-# The resolver's codec is loaded when it is first used. A child that was forked while a thread did
-# that would wait for that thread's import lock for ever.
-"localhost".encode("idna")
 
 
 class Wire:
@@ -169,35 +164,30 @@ class TlsWire(Wire):
         self._feed(chunk)
 
 
-def milliseconds(deadline: float) -> float:
-    """For `poll`, which rounds up."""
-    left = (deadline - now()) * 1000
-    return 0 if left < 0 else left if left < DAY else DAY
-
-
 def connect(address: Address, settings: Settings, deadline: float) -> Wire:
     """A connection that has introduced itself. Raises NotSent or Misconfigured."""
     wire: Wire | None = None
     sock: socket.socket | None = None
     replies: list[Any] = []
-    settings = settings.at(address)
+    settings, where, begun = settings.at(address), show(address), now()
     greeting, count = settings.greeting()
     try:
         sock = _open(address, settings, deadline)
         wire = TlsWire(sock) if settings.tls else Wire(sock)
-        if show(address) in settings.curt:
+        if where in settings.curt:
             wire.hear_out(min(deadline, now() + HEARING_OUT))
         wire.send(greeting, deadline)
         while len(replies) < count:
             replies.append(wire.reply(deadline))
         wire.run_id = settings.greeted(address, replies)
-        settings.curt.discard(show(address))
+        settings.curt.discard(where)
+        settings.reasons.reached(where)
     except BaseException as error:
         if sock is not None:
             sock.close()
         if isinstance(error, OSError | NoAnswer | NotSent) and len(replies) < count:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            raise unreachable(cause, show(address), replies, settings) from None
+            raise unreachable(cause, where, replies, settings, begun, deadline) from None
         raise
     return wire
 

@@ -11,13 +11,20 @@ import select
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from holdfast.backends.quiet import socket_pair
-from holdfast.backends.redis.sockets import Wire, connect, milliseconds
-from holdfast.backends.redis.transport import PING_EVERY, PONG_WITHIN, Answer, Batch, Hearing, Node
+from holdfast.backends.addresses import share
+from holdfast.backends.quiet import Bell, milliseconds
+from holdfast.backends.redis.sockets import Wire, connect
+from holdfast.backends.redis.transport import (
+    PONG_WITHIN,
+    Answer,
+    Batch,
+    Hearing,
+    Node,
+    Subscription,
+)
 from holdfast.backends.redis.wire import NOTHING, NoAnswer, NotSent, Settings, TooLate, pack
-from holdfast.backends.turns import share
 from holdfast.errors import Misconfigured
 from holdfast.ports.clock import now
 
@@ -34,25 +41,21 @@ MOST_IDLE = 32
 
 
 class ThreadEar:
-    """Listens in a thread of the caller's; woken through a socket pair."""
+    """Listens in a thread of the caller's."""
 
     def __init__(self, wire: Wire, hearing: Hearing) -> None:
         self.run_id = wire.run_id
         self.sock = wire.sock
         self._wire = wire
-        self._hearing = hearing
-        self._bell, self._button = socket_pair()
+        self._subscription = Subscription(hearing)
+        self._bell = Bell()
         self._poll = select.poll()
         self._poll.register(wire.sock.fileno(), select.POLLIN)
-        self._poll.register(self._bell.fileno(), select.POLLIN)
-        self._confirmed = 0
-        self._heard = now()
-        self._pinged = 0.0  # when, if it was not answered yet
+        self._poll.register(self._bell, select.POLLIN)
 
     async def request(self, data: bytes, count: int, deadline: float) -> Any:
         self._wire.send(data, deadline)
         replies = [self._wire.reply(deadline) for _ in range(count)]
-        self._heard = now()
         return replies if count > 1 else replies[0]
 
     async def subscribe(self, channels: list[str], deadline: float) -> None:
@@ -62,42 +65,34 @@ class ThreadEar:
         self._tell("UNSUBSCRIBE", channels, deadline)
 
     def _tell(self, verb: str, channels: list[str], deadline: float) -> None:
-        wanted = self._confirmed + len(channels)
+        subscription = self._subscription
+        wanted = subscription.confirmed + len(channels)
         self._wire.send(pack(verb, *channels), deadline)
-        while self._confirmed < wanted:
-            self._deliver(self._wire.reply(deadline))
+        while subscription.confirmed < wanted:
+            subscription.hear(self._wire.reply(deadline))
 
     async def listen(self, until: float) -> None:
         wire = self._wire
         over = False
         while True:
             while (reply := wire._gets()) is not NOTHING:
-                self._deliver(reply)
+                self._subscription.hear(reply)
             if over:
                 return
             if isinstance(wire.sock, ssl.SSLSocket) and wire.sock.pending():
                 wire.receive(now() + 1)
                 continue
-            self._probe()
+            if self._subscription.is_quiet():
+                wire.send(pack("PING"), now() + PONG_WITHIN)
             ready = self._poll.poll(milliseconds(until))
             if not ready:
                 return
             for fd, _ in ready:
                 if fd == self._bell.fileno():
-                    self._bell.recv(64)
+                    self._bell.hush()
                     return
             over = now() >= until  # there may be something to hear without end
             wire.receive(now() + 1)
-
-    def _probe(self) -> None:
-        """Silence may be the end of it: a line that was cut without a word looks quiet."""
-        moment = now()
-        if self._pinged:
-            if moment - self._pinged > PONG_WITHIN:
-                raise NoAnswer("the subscription is silent")
-        elif self._confirmed and moment - self._heard > PING_EVERY:
-            self._pinged = moment
-            self._wire.send(pack("PING"), moment + PONG_WITHIN)
 
     def cut(self) -> None:
         try:
@@ -105,28 +100,12 @@ class ThreadEar:
         except OSError:  # it is closed already
             pass
 
-    def _deliver(self, reply: Any) -> None:
-        self._heard, self._pinged = now(), 0.0
-        if reply == b"PONG":  # RESP3
-            return
-        if not isinstance(reply, list):
-            raise NoAnswer(f"the subscription was refused: {reply}")
-        words = cast(list[bytes], reply)
-        if words[0] == b"message":
-            self._hearing(words[1], words[2])
-        elif words[0] in (b"subscribe", b"unsubscribe"):
-            self._confirmed += 1
-
     def wake(self) -> None:
-        try:
-            self._button.send(b"!")
-        except OSError:  # it rings already, or nobody listens any more
-            pass
+        self._bell.ring()
 
     def close(self) -> None:
         self._wire.close()
         self._bell.close()
-        self._button.close()
 
 
 class ThreadTransport:

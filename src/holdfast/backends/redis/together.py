@@ -47,8 +47,8 @@ class Several(Steps):
         ]
 
     def _in_one_place(self, claims: Sequence[Claim]) -> bool:
-        if self._courier.fleet.counts_listeners:
-            return True  # no cluster: one server has everything
+        if not self._courier.fleet.sharded:
+            return True  # one server has everything
         return len({self._line.spell(claim.name).slot for claim in claims}) == 1
 
     async def release_together(

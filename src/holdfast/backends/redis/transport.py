@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
-from holdfast.backends.redis.wire import Address, show
+from holdfast.backends.redis.wire import Address, NoAnswer, show
+from holdfast.ports.clock import now
 
 __all__ = [
     "ALONE",
     "ORDINARY",
-    "PING_EVERY",
     "PONG_WITHIN",
     "RENEWALS",
     "Answer",
@@ -24,7 +24,9 @@ __all__ = [
     "Ear",
     "Hearing",
     "Node",
+    "Subscription",
     "Transport",
+    "unheard",
 ]
 
 ORDINARY, RENEWALS, ALONE = 0, 1, 2
@@ -37,6 +39,10 @@ for the answer."""
 
 Hearing = Callable[[bytes, bytes], None]
 """Called with the channel and the payload of every message, by the transport's thread or loop."""
+
+
+def unheard(channel: bytes, payload: bytes) -> None:
+    """For a connection on which nobody listens."""
 
 
 class Node:
@@ -91,6 +97,43 @@ class Ear(Protocol):
         """Make it fail as if the line was cut; from any thread."""
 
     def close(self) -> None: ...
+
+
+class Subscription:
+    """What an ear makes of what it hears, and of silence. Nothing is sent or received here."""
+
+    __slots__ = ("_heard", "_hearing", "_pinged", "confirmed")
+
+    def __init__(self, hearing: Hearing) -> None:
+        self._hearing = hearing
+        self.confirmed = 0  # channels, that it listens to them or does not any more
+        self._heard = 0.0
+        self._pinged = 0.0  # when, if it was not answered yet
+
+    def hear(self, reply: Any) -> None:
+        """Raises NoAnswer when it is refused."""
+        self._heard, self._pinged = now(), 0.0
+        if reply == b"PONG":  # RESP3
+            return
+        if not isinstance(reply, list):
+            raise NoAnswer(f"the subscription was refused: {reply}")
+        words = cast(list[bytes], reply)
+        if words[0] == b"message":
+            self._hearing(words[1], words[2])
+        elif words[0] in (b"subscribe", b"unsubscribe"):
+            self.confirmed += 1
+
+    def is_quiet(self) -> bool:
+        """Whether to send a PING: a line that was cut without a word looks quiet. Raises NoAnswer
+        when the last one was not answered in time."""
+        moment = now()
+        if self._pinged:
+            if moment - self._pinged > PONG_WITHIN:
+                raise NoAnswer("the subscription is silent")
+        elif self.confirmed and moment - self._heard > PING_EVERY:
+            self._pinged = moment
+            return True
+        return False
 
 
 class Transport(Protocol):

@@ -107,6 +107,7 @@ class _Servers:
             url.user, url.password, int(db), int(values["protocol"]), self._tls,
             certified=bool(values["tls_cert"]), must_be_master=self._kind == "sentinel",
             mode="cluster" if self._kind == "cluster" else "standalone",
+            changing=self._kind in ("cluster", "sentinel"),
         )  # fmt: skip
         self._addresses = self._find_addresses()
 
@@ -129,7 +130,7 @@ class _Servers:
         if self._kind == "sentinel":
             values = self._values
             login = values["sentinel_user"], values["sentinel_password"]
-            settings = Settings(*login, tls=self._tls, mode="sentinel")
+            settings = Settings(*login, tls=self._tls, mode="sentinel", changing=True)
             asking = self._transport(settings, asynchronous)
             return Sentinel(self._addresses, self._master, asking)
         return Single(self._addresses[0])

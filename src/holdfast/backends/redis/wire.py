@@ -9,6 +9,7 @@ Contract: no I/O and no decisions here. Partners: `threads.py`, `loops.py`, `fle
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 
 import hiredis
 
+from holdfast.backends.addresses import Reasons, reason_of
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = [
@@ -95,8 +97,11 @@ class Settings:
     """TLS: whether we have a certificate to show."""
     must_be_master: bool = False
     """Sentinel: a master that was demoted a moment ago still accepts connections."""
+    changing: bool = False
+    """Sentinel, cluster: a server may have gone, and its address be another's by now."""
     mode: str = "standalone"
     """What a server must say it is: standalone, cluster, or sentinel."""
+    reasons: Reasons = field(default_factory=Reasons, repr=False)
     told: set[str] = field(default_factory=set[str], repr=False)
     """Who may evict keys, and was warned about."""
     curt: set[str] = field(default_factory=set[str], repr=False)
@@ -191,9 +196,15 @@ def show(address: Address) -> str:
 
 
 def unreachable(
-    error: BaseException, where: str, said: Sequence[Any], settings: Settings
+    error: BaseException,
+    where: str,
+    said: Sequence[Any],
+    settings: Settings,
+    begun: float = 0.0,
+    deadline: float = math.inf,
 ) -> Exception:
-    """What it means that a connection was not made: `Misconfigured` if trying again is no use."""
+    """What it means that a connection was not made, for which there was time from `begun` on:
+    `Misconfigured` if trying again is no use."""
     for reply in said:
         if isinstance(reply, ReplyError) and str(reply).startswith(HANGING_UP):
             return _refusal(str(reply), where)
@@ -211,13 +222,19 @@ def unreachable(
                 f"Redis at {where} refused our certificate ({reason}): give one that it trusts as "
                 "tls_cert and tls_key"
             )
+    if isinstance(error, Garbled):
+        text = f"what answers at {where} is no Redis ({error})"
+        if not settings.changing:
+            return Misconfigured(text)
+        return NotSent(settings.reasons.why(where, text, begun, deadline))
     if settings.tls and not said:
         settings.curt.add(where)
     # A server that wants a certificate hangs up after the handshake, and what it says may be lost.
     hint = "; it may want a certificate: tls_cert" if settings.uncertified else ""
     if settings.tls and isinstance(error, TimeoutError):  # a plain Redis waits for us to go on
         hint = "; if it does not speak TLS, use redis://"
-    return NotSent(f"could not connect: {str(error) or 'no answer in time'}{hint}")
+    text = f"could not connect: {reason_of(error) or 'no answer in time'}{hint}"
+    return NotSent(settings.reasons.why(where, text, begun, deadline))
 
 
 HANGING_UP = ("DENIED", "ERR max number of clients")

@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
+from holdfast.backends.common import NoCells, holder_of
 from holdfast.backends.redis.lobby import Lobby, Sight
-from holdfast.backends.redis.overview import holder_of
 from holdfast.backends.redis.transport import ORDINARY, RENEWALS
 from holdfast.backends.redlock import overview
 from holdfast.backends.redlock.ballot import (
@@ -38,14 +37,12 @@ from holdfast.core.backend import Signals
 from holdfast.core.lease import valid_until
 from holdfast.core.port import Port
 from holdfast.core.presence import Link, Roll
-from holdfast.errors import Misconfigured, Unavailable, Unsupported
+from holdfast.errors import Misconfigured, Unavailable
 from holdfast.types import (
     AlreadyLost,
     Buried,
     Busy,
     Capabilities,
-    Cell,
-    CellConflict,
     Claim,
     Grant,
     LockInfo,
@@ -78,7 +75,12 @@ WHY_NOT = (
 )
 
 
-class Backend:
+class Backend(NoCells):
+    no_cells = (
+        "redlock:// keeps no values, and so has no once, latch or barrier: a value needs one "
+        "place whose word counts. Use redis://, etcd:// or another store for them"
+    )
+
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._sheets: dict[str, Sheet] = {}
@@ -368,22 +370,3 @@ class Backend:
 
     def roll(self) -> Roll:
         return RedlockRoll(self._port, self._council, self._writer, self._setting.patience)
-
-    # -- what there is not ------------------------------------------------------------------------
-
-    def _no_cells(self) -> NoReturn:
-        raise Unsupported(
-            "redlock:// keeps no values, and so has no once, latch or barrier: a value needs one "
-            "place whose word counts. Use redis://, etcd:// or another store for them"
-        )
-
-    async def cell_read(self, name: str, deadline: float) -> Cell | None:
-        self._no_cells()
-
-    async def cell_write(
-        self, name: str, value: bytes | None, **options: Any
-    ) -> Cell | CellConflict | Unknown:
-        self._no_cells()
-
-    async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
-        self._no_cells()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from holdfast.backends.redis.wire import NotSent, ReplyError, trouble
-from holdfast.errors import Misconfigured
+from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = [
     "Ballot",
@@ -23,6 +23,7 @@ __all__ = [
     "Tally",
     "Votes",
     "explain",
+    "hopeless",
     "quorum_of",
 ]
 
@@ -68,14 +69,7 @@ class Ballot:
         return all(isinstance(error, NotSent | ReplyError) for error in self.failures.values())
 
     def hopeless(self, names: list[str]) -> Misconfigured | None:
-        """Why no quorum will ever answer, if so many nodes are misconfigured. Where there are
-        fewer, it is the others that are away, and they may come back."""
-        wrong: list[Misconfigured] = []
-        for place, error in self.failures.items():
-            meant = trouble(error, names[place]) if isinstance(error, ReplyError) else error
-            if isinstance(meant, Misconfigured):
-                wrong.append(meant)
-        return wrong[0] if len(wrong) > self.nodes - self.quorum else None
+        return hopeless(self.failures, names)
 
 
 class Nobody(Ballot):
@@ -102,6 +96,15 @@ class Everybody(Ballot):
 
     def count(self, place: int, replies: list[Any]) -> None:
         self.answers[place] = replies
+
+    def lack(self, names: list[str]) -> HoldfastError | None:
+        """What to raise if no quorum has answered."""
+        if len(self.answers) >= self.quorum:
+            return None
+        return self.hopeless(names) or Unavailable(
+            f"only {len(self.answers)} of {self.nodes} nodes answered, and {self.quorum} are "
+            f"needed ({explain(self.failures, names)})"
+        )
 
 
 class Votes(Ballot):
@@ -256,6 +259,17 @@ class Batch(Ballot):
             elif not counts:
                 continue
             tally.count(place, [reply])
+
+
+def hopeless(failures: dict[int, Exception], names: list[str]) -> Misconfigured | None:
+    """Why no quorum will ever answer, if so many nodes are misconfigured. Where there are
+    fewer, it is the others that are away, and they may come back."""
+    wrong: list[Misconfigured] = []
+    for place, error in failures.items():
+        meant = trouble(error, names[place]) if isinstance(error, ReplyError) else error
+        if isinstance(meant, Misconfigured):
+            wrong.append(meant)
+    return wrong[0] if len(wrong) > len(names) - quorum_of(len(names)) else None
 
 
 def explain(failures: dict[int, Exception], names: list[str]) -> str:

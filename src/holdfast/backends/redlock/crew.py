@@ -14,7 +14,7 @@ import select
 from collections import deque
 from collections.abc import Sequence
 
-from holdfast.backends.redis.sockets import milliseconds
+from holdfast.backends.quiet import milliseconds
 from holdfast.backends.redis.wire import NoAnswer, NotSent
 from holdfast.backends.redlock.ballot import Ballot
 from holdfast.backends.redlock.letters import Letter

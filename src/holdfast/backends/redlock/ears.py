@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.backends.redis.listener import Listener, Seen
-from holdfast.backends.redis.transport import Ear, Hearing, Transport
+from holdfast.backends.addresses import share
+from holdfast.backends.redis.listener import Listener, ask_nobody
+from holdfast.backends.redis.transport import Ear, Hearing, Transport, unheard
 from holdfast.backends.redis.waiting import Room
 from holdfast.backends.redis.wire import NotSent
 from holdfast.backends.redlock.nodes import Member
-from holdfast.backends.turns import share
 from holdfast.core.port import Port
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports.clock import now
-from holdfast.types import Claim
 
 __all__ = ["Ears"]
 
@@ -29,11 +28,13 @@ class Ears:
         self._transport = transport
 
     def room(self, port: Port, channel: str, heartbeat: float) -> Room:
-        return Room(port, channel, heartbeat, lambda room: Listener(room, True, _look, self._open))
+        return Room(
+            port, channel, heartbeat, lambda room: Listener(room, True, ask_nobody, self._open)
+        )
 
     async def line(self, member: Member, deadline: float) -> Ear:
         """A connection to this node that listens to nothing."""
-        return await self._transport.ear(member, _nothing, deadline)
+        return await self._transport.ear(member, unheard, deadline)
 
     async def _open(self, hearing: Hearing, deadline: float) -> Ear:
         moment = now()
@@ -56,12 +57,3 @@ class Ears:
 
     async def close(self) -> None:
         await self._transport.close(list(self._members))
-
-
-def _nothing(channel: bytes, payload: bytes) -> None:
-    pass
-
-
-async def _look(claims: Sequence[Claim], hearing: str, deadline: float) -> list[Seen]:
-    """The listener asks about nobody: nobody stands in a line of the store."""
-    return []

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast.backends.common import info_text
+from holdfast.backends.common import Written
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.wire import pack_word
@@ -215,7 +215,7 @@ class Writer:
         self._fencing = pack_word("1" if fencing else "0")
         self._memory = memory
         self._names: dict[str, Name] = {}
-        self._info: tuple[object, bytes] = (None, b"")  # the last one: usually they are all alike
+        self._info: Written[bytes] = Written(pack_word)
 
     def channel(self, name: str) -> str:
         """Where releases are announced."""
@@ -266,13 +266,10 @@ class Writer:
 
     def _attempt(self, sheet: Sheet) -> bytes:
         claim, name = sheet.claim, self._name(sheet.claim.name)
-        known, info = self._info
-        if known is not claim.info:
-            info = pack_word(info_text(claim.info))
-            self._info = claim.info, info
         return b"".join((
             name.keys, pack_word(name.grave + sheet.owner), pack_word(name.grave + claim.owner),
-            pack_word(sheet.owner), _milliseconds(claim.ttl), info, self._fencing,
+            pack_word(sheet.owner), _milliseconds(claim.ttl), self._info.of(claim.info),
+            self._fencing,
         ))  # fmt: skip
 
     def _commit(self, sheet: Sheet, token: int) -> bytes:

@@ -1,9 +1,9 @@
 """The nodes: where each is, what is known about it, and what is owed to it.
 
-Contract: no I/O. A node that could not be reached, or was silent, is left alone for a moment as
-long as a quorum of others is there to ask. A farewell (`leave`) that a node did not acknowledge is
-a debt: it is paid before the next thing that is said to it, and forgotten when the lease it was
-about would be over anyway.
+Contract: no I/O. A node that could not be reached, or was silent, is left alone for a moment, a
+second at most, as long as a quorum of others is there to ask. A farewell (`leave`) that a node did
+not acknowledge is a debt: it is paid before the next thing that is said to it, and forgotten when
+the lease it was about would be over anyway.
 Hazard: two names of one server, or a name that moved to another node's server, are two votes of
 one. The server's run_id tells.
 Partners: `crew.py` and `loops.py`, which connect; `quarantine.py`.
@@ -12,6 +12,7 @@ Partners: `crew.py` and `loops.py`, which connect; `quarantine.py`.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,7 +144,7 @@ class Member(Node):
             log.warning("the node %s has no vote: %s", self, trouble)
         self.trouble = trouble
         self._failures += 1
-        self.retry_at = now() + pause(self._failures, random.random(), 60.0)
+        self.retry_at = now() + pause(self._failures, random.random(), math.inf)
 
     @property
     def absence(self) -> Exception:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.common import public_id
-from holdfast.backends.redis.overview import info_of
+from holdfast.backends.addresses import share
+from holdfast.backends.common import info_of, public_id
 from holdfast.backends.redis.transport import ORDINARY
 from holdfast.backends.redis.wire import pack
-from holdfast.backends.redlock.ballot import Everybody, explain
+from holdfast.backends.redlock.ballot import Everybody, explain, hopeless, quorum_of
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.letters import Letter, Writer
-from holdfast.backends.turns import share
 from holdfast.errors import Unavailable
 from holdfast.ports.clock import now
 from holdfast.types import ClaimInfo, LockInfo, Mode
@@ -48,12 +47,8 @@ async def ask_everybody(council: Council, letter: Letter, deadline: float) -> Ev
     """The answers of as many as can be had, and of a quorum at least."""
     ballot = Everybody(len(council.members))
     await council.ask(letter, ballot, min(deadline, now() + READING), ORDINARY)
-    if len(ballot.answers) < ballot.quorum:
-        names = [str(member) for member in council.members]
-        raise Unavailable(
-            f"only {len(ballot.answers)} of {ballot.nodes} nodes answered, and {ballot.quorum} are "
-            f"needed ({explain(ballot.failures, names)})"
-        )
+    if lack := ballot.lack([str(member) for member in council.members]):
+        raise lack
     return ballot
 
 
@@ -94,9 +89,11 @@ async def _names(council: Council, writer: Writer, prefix: str, deadline: float)
             if cursor == b"0":
                 through += 1
                 break
-    if through < nodes // 2 + 1:
+    if through < quorum_of(nodes):
         shown = [str(member) for member in council.members]
-        raise Unavailable(f"too few nodes could be read ({explain(failures, shown)})")
+        raise hopeless(failures, shown) or Unavailable(
+            f"too few nodes could be read ({explain(failures, shown)})"
+        )
     return sorted(name for name in names if name.startswith(prefix))
 
 

@@ -60,10 +60,12 @@ class Payer:
             self._task = self._port.task(self._run, self._farewell, "holdfast-payer")
             self._task.start()
             started = True
-        except RuntimeError:  # the interpreter is exiting: the leases end by themselves
+        except RuntimeError:  # there is no thread for it, or the interpreter is exiting
             pass
         finally:
-            if not started:  # interrupted, perhaps: whoever owes next tries again
+            # Whoever owes next tries again, whoever asks something pays meanwhile, and what is owed
+            # ends with its lease. So it is no matter if an interrupt struck here.
+            if not started:
                 self._busy = False
 
     async def _farewell(self) -> None:

@@ -20,20 +20,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import not_for_children, public_id
-from holdfast.backends.redis.overview import info_of
-from holdfast.backends.redis.presence import LINKS, NAME
+from holdfast.backends.addresses import share
+from holdfast.backends.common import info_of, public_id
+from holdfast.backends.quiet import not_for_children
+from holdfast.backends.redis.presence import LINKS
 from holdfast.backends.redis.transport import ORDINARY, Ear
 from holdfast.backends.redis.wire import NoAnswer, NotSent, ReplyError, pack, trouble
 from holdfast.backends.redlock import overview
-from holdfast.backends.redlock.ballot import Everybody, explain, quorum_of
+from holdfast.backends.redlock.ballot import Everybody, explain, hopeless, quorum_of
 from holdfast.backends.redlock.council import Council
 from holdfast.backends.redlock.ears import Ears
 from holdfast.backends.redlock.letters import Letter, Writer
 from holdfast.backends.redlock.nodes import Member
-from holdfast.backends.turns import share
 from holdfast.core.port import Port
-from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 
 __all__ = ["AFTERWARDS", "EXACTLY", "Ends", "RedlockLink", "RedlockRoll", "appear", "present"]
@@ -129,7 +129,7 @@ async def appear(
             limit = min(share(deadline, len(nodes) - place), port.now() + 2 * patience)
             try:
                 ear = members[member] = await ears.line(member, limit)
-                not_for_children(ear)
+                not_for_children(ear.sock.fileno())
                 reply = await ear.request(pack("CLIENT", "SETNAME", NAME + presence), 1, limit)
                 if isinstance(reply, ReplyError):
                     raise trouble(reply, str(member)) or Unavailable(str(reply))
@@ -139,10 +139,9 @@ async def appear(
                 if member in members:
                     members.pop(member).close()
         if len(members) < quorum_of(len(nodes)):
-            said = explain(failures, [str(member) for member in nodes])
-            kind: type[HoldfastError] = Unavailable
-            if sum(isinstance(e, Misconfigured) for e in failures.values()) > len(nodes) // 2:
-                kind = Misconfigured
+            names = [str(member) for member in nodes]
+            said = explain(failures, names)
+            kind = Misconfigured if hopeless(failures, names) else Unavailable
             raise kind(f"{len(members)} of {len(nodes)} nodes can be linked to ({said})")
         done = True
         return RedlockLink(port, len(nodes), members, key, patience)
@@ -235,15 +234,8 @@ class RedlockRoll:
         await self._port.sleep(max(0.0, self._searched + AFTERWARDS - self._port.now()))
         ballot = Enough(len(self._council.members))
         await self._council.ask(Roster(), ballot, deadline, ORDINARY)
-        names = [str(member) for member in self._council.members]
-        if hopeless := ballot.hopeless(names):
-            raise hopeless
-        answered = len(ballot.answers)
-        if answered < ballot.quorum:
-            raise Unavailable(
-                f"only {answered} of {ballot.nodes} nodes answered, and {ballot.quorum} are needed "
-                f"({explain(ballot.failures, names)})"
-            )
+        if lack := ballot.lack([str(member) for member in self._council.members]):
+            raise lack
         lists = [
             {name.decode() for name in LINKS.findall(clients)}
             for [clients] in ballot.answers.values()

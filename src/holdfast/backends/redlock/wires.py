@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.backends.quiet import Socket
 from holdfast.backends.redis.wire import (
     NOTHING,
+    Garbled,
     NoAnswer,
     NotSent,
     ReplyError,
@@ -181,14 +182,16 @@ class Wire:
                 self._read()
         except AGAIN:
             pass
-        except OSError as error:
+        except (OSError, Garbled) as error:
             self.die(self._trouble(error))
         except (NotSent, NoAnswer, Misconfigured) as error:
             self.die(error)
 
-    def _trouble(self, error: OSError) -> Exception:
+    def _trouble(self, error: OSError | Garbled) -> Exception:
         if self.state == READY:
-            return NoAnswer(f"the connection broke: {error}")
+            return (
+                error if isinstance(error, Garbled) else NoAnswer(f"the connection broke: {error}")
+            )
         where = show(self.node.address)
         return unreachable(error, where, self._said, self._settings)
 

@@ -56,10 +56,13 @@ class Bound(Ground):
     ) -> Grant | Busy | Buried | Unknown:
         port = self._port
         with port.mutex():
-            if self._graves.graves and self._graves.cover(claim.owner, port.now()):
+            if self._graves.cover(claim.owner, port.now()):
                 return Buried()
             record = self._records.get(claim.owner)
             if record is None:
+                trouble = self._unwatched()
+                if trouble is not None:  # nobody would end it in time, or tell of its end
+                    raise trouble
                 record = self._records[claim.owner] = Record(claim, port)
             elif record.withdrawn:
                 return Buried()
@@ -167,16 +170,14 @@ class Bound(Ground):
                 results = None
             verdict = Verdict.BUSY if results is None else speech.taken(results[len(first) :])
             if isinstance(verdict, Taken):
-                return await self._won(
-                    record, verdict, sent, valid_until(sent, claim.ttl), deadline
-                )
+                return await self._won(record, verdict, valid_until(sent, claim.ttl), deadline)
             if verdict is Verdict.BUSY:
                 self._remember(claim.name)
                 return Busy()
             await session.batch([*speech.undo, *speech.missing(claim)], deadline)
 
     async def _won(
-        self, record: Record, taken: Taken, sent: float, until: float, deadline: float
+        self, record: Record, taken: Taken, until: float, deadline: float
     ) -> Grant | Unknown:
         """It is ours in the server; the token may still be missing."""
         session, claim = record.session, record.claim
@@ -187,7 +188,7 @@ class Bound(Ground):
             # H: whoever holds now must not be outranked by one who held before. So the token comes
             # after the lock, and counts only if the lock's session is alive after the token.
             try:
-                fence = await self._bumped(claim, *bump, deadline)
+                fence = await self._bumped(*bump, deadline)
                 await session.run(*self._speech.ping, deadline)
             except (Trouble, Unavailable) as error:
                 session.close()
@@ -202,7 +203,7 @@ class Bound(Ground):
         self._expect(record.term)
         return self._grant(record)
 
-    async def _bumped(self, claim: Claim, text: str, values: Any, deadline: float) -> int:
+    async def _bumped(self, text: str, values: Any, deadline: float) -> int:
         spare = await self._spare.take(deadline)
         try:
             try:
@@ -263,7 +264,7 @@ class Bound(Ground):
         if isinstance(verdict, Taken):
             arrived = self._port.now()
             until = min(self._dated(record, verdict), valid_until(arrived, record.claim.ttl))
-            return await self._won(record, verdict, record.asked, until, arrived + 4 * GRACE)
+            return await self._won(record, verdict, until, arrived + 4 * GRACE)
         if verdict is Verdict.MISSING:
             deadline = self._port.now() + GRACE
             await session.batch([*speech.undo, *speech.missing(record.claim)], deadline)

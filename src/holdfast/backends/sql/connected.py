@@ -7,9 +7,9 @@ theirs either. Partners: `bound.py`, `holding.py`.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
-from holdfast.backends.common import public_id
+from holdfast.backends.common import NoCells, public_id
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.holding import Holding
 from holdfast.backends.sql.schema import Tables
@@ -19,16 +19,7 @@ from holdfast.backends.sql.sweep import Sweeper
 from holdfast.core.backend import Signals
 from holdfast.core.port import Port
 from holdfast.errors import Misconfigured, Unavailable, Unsupported
-from holdfast.types import (
-    Capabilities,
-    Cell,
-    CellConflict,
-    Claim,
-    ClaimInfo,
-    LockInfo,
-    Mode,
-    Unknown,
-)
+from holdfast.types import Capabilities, Claim, ClaimInfo, LockInfo, Mode
 
 __all__ = ["Connected", "ForUpdate", "advisory", "for_update"]
 
@@ -44,7 +35,9 @@ ROUND = 1.0
 """Seconds for one, in which the sitter does nothing else."""
 
 
-class Connected(Holding):
+class Connected(NoCells, Holding):
+    no_cells = "this strategy keeps no values: use strategy=row"
+
     def __init__(self, driver: Driver, speech: Speech, limit: int, table: str, named: bool) -> None:
         super().__init__(driver, speech, limit)
         Tables(driver.dialect, table)  # is its name one?
@@ -135,30 +128,6 @@ class Connected(Holding):
         finally:
             self._spare.give(spare)
         return len(found)
-
-    # -- cells ------------------------------------------------------------------------------------
-
-    async def cell_read(self, name: str, deadline: float) -> Cell | None:
-        _no_cells()
-
-    async def cell_write(
-        self,
-        name: str,
-        value: bytes | None,
-        *,
-        expect: int | None,
-        fence: int | None,
-        ttl: float | None,
-        deadline: float,
-    ) -> Cell | CellConflict | Unknown:
-        _no_cells()
-
-    async def cell_wait(self, name: str, version: int, deadline: float) -> Cell | None:
-        _no_cells()
-
-
-def _no_cells() -> NoReturn:
-    raise Unsupported("this strategy keeps no values: use strategy=row")
 
 
 def _shown(number: int, mark: str, exclusive: bool, since: float) -> ClaimInfo:

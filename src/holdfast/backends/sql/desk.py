@@ -194,7 +194,8 @@ class Desk:
                 "nothing was changed"
             ) from None
         if failures:
-            await port.sleep(min(left, pause(failures, port.random(), left) / 4))
+            soon = pause(failures, port.random(), left, first=0.005, longest=0.25)
+            await port.sleep(min(left, soon))
 
     def _explained(self, error: Refused) -> HoldfastError:
         if error.code in self.dialect.denied:

@@ -1,7 +1,7 @@
 """What differs between the databases: texts and the meaning of error codes, nothing else.
 
-Contract: plain values. A strategy asks its dialect for the text of a step and decides everything
-itself. Partners: `mysql/dialect.py`, `postgres/dialect.py`.
+Contract: plain values, and how a database is reached and heard. A strategy asks its dialect for the
+text of a step and decides everything itself. Partners: `mysql/dialect.py`, `postgres/dialect.py`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ class Types(NamedTuple):
 
 
 class Dialect(Protocol):
-    @property
-    def name(self) -> str:
-        """ "mysql" or "postgresql"."""
-        ...
-
     # -- what the tables are made of --------------------------------------------------------------
 
     types: Types
@@ -61,6 +56,10 @@ class Dialect(Protocol):
     from_nothing: str
     notify: str
     """A statement with a channel and a payload that calls one client; empty: there is none."""
+
+    def listen(self, channel: str) -> str:
+        """What has a session hear what is said to a channel, where `notify` says anything."""
+        ...
 
     def among(self, column: str, number: int) -> str:
         """That a column of bytes has one of so many values, which `packed` makes parameters of."""

@@ -35,7 +35,8 @@ class SessionEar:
     async def attend(self, cells: bool, deadline: float) -> None:
         if self.calls and cells and not self._cells:
             self._cells = True
-            await self._session.run(f'LISTEN "{self._words.cells_channel}"', (), deadline)
+            text = self._dialect.listen(self._words.cells_channel)
+            await self._session.run(text, (), deadline)
 
     async def beat(self, owners: Sequence[bytes], deadline: float) -> bool:
         values = self._dialect.packed(owners)

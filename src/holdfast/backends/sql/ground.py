@@ -6,6 +6,7 @@ is used under its gate. Partners: `bound.py` and `holding.py`, which are built o
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from holdfast.backends.common import Tombstones
@@ -15,7 +16,8 @@ from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.session import Gone, Refused, Result, Session
 from holdfast.backends.sql.speech import Speech
 from holdfast.core.backend import Signals
-from holdfast.core.port import Port
+from holdfast.core.backoff import pause
+from holdfast.core.port import NoThread, Port
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.types import Claim, Grant
 
@@ -23,6 +25,9 @@ __all__ = ["Ground", "Record"]
 
 NAMES = 1000
 """So many names that were busy are remembered."""
+
+SOON = 0.002
+"""Seconds after which the server is asked again, first, whether a session has ended."""
 
 
 class Record:
@@ -155,7 +160,7 @@ class Ground:
         except Unavailable:
             return False
         try:
-            pause = 0.002
+            looks = 0
             while found := (await spare.run(*self._speech.kill(session), deadline)).rows:
                 finish = self._speech.finish(found[0][0])
                 if finish is not None:
@@ -163,15 +168,20 @@ class Ground:
                         await spare.run(*finish, deadline)
                     except Refused:  # it has gone meanwhile
                         pass
-                if self._port.now() + pause >= deadline:
+                looks += 1
+                again = pause(looks, self._port.random(), math.inf, first=SOON, longest=0.05)
+                if self._port.now() + again >= deadline:
                     return False
-                await self._port.sleep(pause)
-                pause = min(2 * pause, 0.05)
+                await self._port.sleep(again)
             return True
         except (Gone, Refused):
             return False
         finally:
             self._spare.give(spare)
+
+    def _unwatched(self) -> NoThread | None:
+        """Why there will be no sitter, which ends what is over and notices who has lost a lock."""
+        raise NotImplementedError
 
     def _expect(self, term: float) -> None:
         """The sitter must look at this moment."""

@@ -19,7 +19,7 @@ from holdfast.backends.sql.session import Gone, Refused, Session, Trouble
 from holdfast.backends.sql.speech import Speech
 from holdfast.core.backend import Signals
 from holdfast.core.lease import DRIFT, valid_until
-from holdfast.core.port import Port, Task
+from holdfast.core.port import NoThread, Port, Task, why_not
 from holdfast.errors import HoldfastError
 from holdfast.types import AlreadyLost, Claim, Grant, Lost, Released, Renewed, Unknown
 
@@ -294,17 +294,19 @@ class Holding(Bound):
 
     # -- the sitter -------------------------------------------------------------------------------
 
+    def _unwatched(self) -> NoThread | None:
+        """Why nobody will look after connections; with the mutex in hand. When the interpreter
+        exits nobody need to: they end with it."""
+        if self._closing or (self._sitter is not None and self._sitter.alive):
+            return None
+        self._sitter = self._port.task(self._sit, self._nothing, "holdfast-sitter")
+        trouble = why_not(self._sitter.start)
+        return None if trouble is None or trouble.exiting else trouble
+
     def _expect(self, term: float) -> None:
         if term < self._looks_at or self._sitter is None or not self._sitter.alive:
             with self._port.mutex():
-                if self._closing:
-                    return
-                if self._sitter is None or not self._sitter.alive:
-                    self._sitter = self._port.task(self._sit, self._nothing, "holdfast-sitter")
-                    try:
-                        self._sitter.start()
-                    except RuntimeError:  # the interpreter is exiting
-                        return
+                self._unwatched()  # it was there when the claim was begun, and goes on for ever
             self._wake.set()
 
     async def _nothing(self) -> None:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.backends.common import Tombstones, info_of, shown
+from holdfast.backends.common import Tombstones, holder_of
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.rules import Line, microseconds
 from holdfast.backends.sql.session import Result
@@ -61,23 +61,6 @@ class OptimisticBackend(TableBackend):
 
     def __init__(self, driver: Driver, values: Mapping[str, Any]) -> None:
         super().__init__(driver, values)
-        dialect = driver.dialect
-        locks, now = self._tables.locks, dialect.now
-        raised = f"GREATEST(version + 1, {now})"
-        telling = " RETURNING version" if dialect.returning else ""
-        version = raised if dialect.returning else f"LAST_INSERT_ID({raised})"
-        self._glance = (
-            f"SELECT version, owner, expires - {now}, line, info FROM {locks} WHERE name = %s"
-        )
-        self._swap = (
-            f"UPDATE {locks} SET version = {version}, owner = %s, expires = {now} + %s,"
-            f" since = {now}, ttl = %s, info = %s"
-            f" WHERE name = %s AND version = %s AND line = 0 AND expires <= {now}{telling}"
-        )
-        self._leave = (
-            f"UPDATE {locks} SET version = {raised}, owner = '', expires = 0"
-            f" WHERE name = %s AND (owner = %s OR expires <= {now})"
-        )
         self._tombstones = Tombstones()
         self._waits: dict[str, tuple[Event, int]] = {}  # who waits, and how often it has looked
 
@@ -86,12 +69,12 @@ class OptimisticBackend(TableBackend):
     ) -> Grant | Busy | Buried | Unknown:
         words, port = self._words, self._port
         name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
-        info = self._info(claim.info)
+        info = self._info.of(claim.info)
         sent = port.now()
         self._sweeper.perhaps(sent)
         for _ in range(TRIES):
             try:
-                seen = await self._desk.ask(self._glance, (name,), deadline)
+                seen = await self._desk.ask(words.peek, (name,), deadline)
             except Unavailable as error:
                 seen = Unknown(str(error))
             if isinstance(seen, Unknown):
@@ -113,10 +96,10 @@ class OptimisticBackend(TableBackend):
                     result = await self._desk.ask(words.confirm, (name, owner), deadline)
                 elif left > 0 or line:
                     self._look_again(claim, queue)
-                    return Busy(shown(info_of(shows)), None, max(0.0, left / 1e6))
+                    return Busy(holder_of(shows), None, max(0.0, left / 1e6))
                 else:
                     result = await self._desk.ask(
-                        self._swap, (owner, ttl, ttl, info, name, version), deadline
+                        words.swap, (owner, ttl, ttl, info, name, version), deadline
                     )
             if isinstance(result, Unknown):
                 return result
@@ -187,7 +170,7 @@ class OptimisticBackend(TableBackend):
                 return answer
         if tombstone:
             buried = await self._desk.ask_all(
-                ((self._words.make, (name,)), (self._leave, (name, owner))), deadline
+                ((self._words.make, (name,)), (self._words.outdate, (name, owner))), deadline
             )
             if isinstance(buried, Unknown):
                 return buried

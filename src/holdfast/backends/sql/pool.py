@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 
+from holdfast.backends.addresses import Reasons
 from holdfast.backends.places import Places
 from holdfast.backends.sql.dialect import Connect
 from holdfast.backends.sql.session import Blocked, Full, Gone, Refused, Session, Trouble
@@ -32,6 +33,7 @@ class Pool(Places):
         self._where = where
         self._idle: list[Session] = []  # the one used last is used first: the others grow old
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._reasons = Reasons()
         self._closed = False
         self._doubt = 0.0  # when a connection broke: the others of that time may have, too
 
@@ -90,6 +92,7 @@ class Pool(Places):
             session.close()
 
     async def _fresh(self, deadline: float) -> Session:
+        begun = self._port.now()
         try:
             session = await self._connect(deadline)
         except (Full, Blocked) as error:
@@ -97,7 +100,9 @@ class Pool(Places):
         except Refused as error:
             raise Misconfigured(f"{self._where} refuses us: {error}") from None
         except (Gone, Trouble) as error:
-            raise Unavailable(f"{self._where} could not be reached: {error}") from None
+            why = self._reasons.why(self._where, str(error), begun, deadline)
+            raise Unavailable(f"{self._where} could not be reached: {why}") from None
+        self._reasons.reached(self._where)
         if self._closed:
             session.close()
             raise Unavailable(f"the client of {self._where} was closed")

@@ -21,11 +21,11 @@ from holdfast.backends.sql.desk import Desk
 from holdfast.backends.sql.pool import Pool
 from holdfast.backends.sql.rules import Line
 from holdfast.backends.sql.session import Session, Trouble
-from holdfast.backends.sql.sight import NAME, Sight
+from holdfast.backends.sql.sight import Sight
 from holdfast.backends.sql.step import Steps
 from holdfast.backends.sql.words import Words
 from holdfast.core.port import Port
-from holdfast.core.presence import KEY, Look, Suspect
+from holdfast.core.presence import KEY, NAME, Look, Suspect
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.types import Unknown
 

@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import info_of, shown
+from holdfast.backends.common import holder_of
 from holdfast.backends.sql.bells import Bells
 from holdfast.backends.sql.dialect import Driver
 from holdfast.backends.sql.leaving import Leaving
@@ -32,6 +32,7 @@ from holdfast.backends.sql.rules import FAR, MODES, Entry, Line, microseconds
 from holdfast.backends.sql.session import Statement
 from holdfast.backends.sql.table import EXCLUSIVE, FAILOVER
 from holdfast.backends.sql.words import WAITER
+from holdfast.core.backoff import pause
 from holdfast.core.lease import valid_until
 from holdfast.core.presence import Link, Roll
 from holdfast.errors import Unavailable
@@ -98,7 +99,7 @@ class RowBackend(Leaving):
         elif claim.mode is EXCLUSIVE:
             words = self._words
             name, owner, ttl = claim.name.encode(), claim.owner.encode(), microseconds(claim.ttl)
-            info = self._info(claim.info)
+            info = self._info.of(claim.info)
             sent = self._port.now()
             self._sweeper.perhaps(sent)
             # The uncontended path: one statement.
@@ -115,9 +116,9 @@ class RowBackend(Leaving):
             if taken.changed:
                 return Grant(claim, valid_until(sent, claim.ttl), words.number(taken))
             if looked.rows:
-                holder, left, _, info = looked.rows[0]
+                _, holder, left, _, info = looked.rows[0]
                 if left > 0 and holder != owner:
-                    busy = Busy(shown(info_of(info)))
+                    busy = Busy(holder_of(info))
         if not queue and busy is not None:
             return busy
         seen = [busy] if busy is not None else []
@@ -157,7 +158,7 @@ class RowBackend(Leaving):
                 return line, entry
             if queue:
                 line.enlist(entry)
-            seen.append(Busy(shown(info_of(line.holder))))
+            seen.append(Busy(holder_of(line.holder)))
             return line, None
 
         sent = self._port.now()
@@ -167,7 +168,7 @@ class RowBackend(Leaving):
         line, held = answer
         if held is not None:
             return Grant(claim, valid_until(sent, claim.ttl), held.fence)
-        return Busy(shown(info_of(line.holder)), None, self._place(line, sent))
+        return Busy(holder_of(line.holder), None, self._place(line, sent))
 
     def _place(self, line: Line, sent: float) -> Place | None:
         mine = line.mine
@@ -186,7 +187,7 @@ class RowBackend(Leaving):
         return Entry(
             WAITER, 0, claim.owner.encode(), MODES.index(claim.mode), claim.permits, claim.limit,
             ttl, min(ttl, microseconds(self._patience)), now, now, 0, None,
-            self._client.encode(), self._info(claim.info),
+            self._client.encode(), self._info.of(claim.info),
         )  # fmt: skip
 
     async def wait(self, claim: Claim, busy: Busy, deadline: float) -> Grant | None:
@@ -242,8 +243,10 @@ class RowBackend(Leaving):
                 ticket.called = True
                 if port.now() - begun < AT_ONCE:
                     ticket.vain += 1
-                    limit = port.now() + min(self._poll, AT_ONCE * 2**ticket.vain)
-                    await ticket.event.wait(min(deadline, limit))
+                    again = pause(
+                        ticket.vain, port.random(), math.inf, first=2 * AT_ONCE, longest=self._poll
+                    )
+                    await ticket.event.wait(min(deadline, port.now() + again))
                 return
             ticket.vain = 0
 
@@ -258,7 +261,7 @@ class RowBackend(Leaving):
         before, row = found
         if before.rows:
             return bytes(before.rows[0][0])
-        return bytes(row.rows[0][0]) or None if row.rows else None
+        return bytes(row.rows[0][1]) or None if row.rows else None
 
     async def _find_out(self, claim: Claim, ticket: Ticket, limit: float) -> Grant | bool:
         """The grant, if there is one; else whether it still stands in line."""

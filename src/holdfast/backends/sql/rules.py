@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.backends.local import admits
+from holdfast.backends.common import admits
 from holdfast.backends.sql.words import GRAVE, GRAVES, HEADS, HOLDER, WAITER
 from holdfast.types import Mode
 

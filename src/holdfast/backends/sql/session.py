@@ -21,8 +21,6 @@ Partners: `pool.py`; `mysql/` and `postgres/`, which have a session for each por
 from __future__ import annotations
 
 import asyncio
-import codecs
-import math
 import os
 import select
 import socket
@@ -30,14 +28,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.backends.quiet import not_for_children, which
 from holdfast.ports.clock import now
 
 __all__ = [
     "GRACE", "Blocked", "Conflict", "Full", "Gone", "Refused", "Result", "Session", "Statement",
-    "Trouble", "Value", "milliseconds", "readable",
+    "Trouble", "Value", "readable",
 ]  # fmt: skip
-
-codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
 
 Value: TypeAlias = int | float | str | bytes | None
 Statement: TypeAlias = tuple[str, Sequence[Value]]
@@ -108,7 +105,7 @@ class Session(ABC):
         self.awaited = 0  # results of the exchange that is under way
         self.spent = False  # somebody is about to end it: nobody else shall have it
         self._over = False
-        self._file = -1, 0
+        self._socket = -1, (0, 0)  # its descriptor, and which it is
         self.used = now()
         self.place: object = None  # the pool's
         self.lasts = 1.0  # seconds for which an idle one is believed to be alive without a look
@@ -214,17 +211,14 @@ class Session(ABC):
         self.awaited = 0
         if not self._over:
             self._over = True
-            fd, inode = self._file
-            if _inherited.get(fd) == inode:
-                del _inherited[fd]
             self._close()
 
     def cut(self) -> None:
         """End it from another thread than the one that waits for its answer, which then notices."""
-        fd, inode = self._file
+        number, its = self._socket
         try:
-            with socket.socket(fileno=os.dup(fd)) as same:
-                if os.fstat(same.fileno()).st_ino == inode:  # or the number is another's by now
+            with socket.socket(fileno=os.dup(number)) as same:
+                if which(same.fileno()) == its:  # or the number is another's by now
                     same.shutdown(socket.SHUT_RDWR)
         except OSError:  # it is closed already
             pass
@@ -234,9 +228,8 @@ class Session(ABC):
 
     def _opened(self) -> None:
         """To be called once there is a connection."""
-        fd = self.fileno()
-        self._file = fd, os.fstat(fd).st_ino
-        _inherited[fd] = self._file[1]
+        number = self.fileno()
+        self._socket = number, not_for_children(number)
 
 
 def readable(fd: int) -> bool:
@@ -244,32 +237,3 @@ def readable(fd: int) -> bool:
     poll = select.poll()  # one of its own: they are not to be shared between threads
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def milliseconds(deadline: float) -> int | None:
-    """What poll() wants to know: how long until then, never too short."""
-    if deadline == math.inf:
-        return None
-    return min(max(0, math.ceil((deadline - now()) * 1000)), 1 << 30)
-
-
-_inherited: dict[int, int] = {}
-"""Descriptor -> which socket it was: a client library may have closed it before we knew, and the
-number may be another file's by now."""
-
-
-def _forked() -> None:
-    # Not closed: the objects that know these numbers will close them, when they may be another's.
-    if _inherited:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd, inode in _inherited.items():
-            try:
-                if os.fstat(fd).st_ino == inode:
-                    os.dup2(nothing, fd, inheritable=False)
-            except OSError:
-                pass
-        os.close(nothing)
-        _inherited.clear()
-
-
-os.register_at_fork(after_in_child=_forked)

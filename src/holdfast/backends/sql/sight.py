@@ -11,10 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.backends.sql.session import Session, Statement
 
-__all__ = ["NAME", "Sight"]
-
-NAME = "holdfast:"
-"""What the names of links begin with; the presence follows."""
+__all__ = ["Sight"]
 
 
 class Sight(Protocol):

@@ -53,7 +53,7 @@ class Sweeper:
         try:
             self._task = self._port.task(self._one, self._farewell, "holdfast-sweep")
             self._task.start()
-        except RuntimeError:  # the interpreter is exiting
+        except RuntimeError:  # there is no thread for it, or an end to everything: another time
             pass
 
     async def tidy(self) -> None:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.common import info_text
+from holdfast.backends.common import Written
 from holdfast.backends.places import Turn, Turns
 from holdfast.backends.sql.attendant import Attendant, Ear
 from holdfast.backends.sql.cells import Cells
@@ -77,7 +77,7 @@ class TableBackend(Overview, Cells):
                 f"{self._window:g} s"
             )
         self._client = f"holdfast_{secrets.token_hex(8)}"
-        self._last_info: tuple[Mapping[str, str] | None, bytes] = (None, b"")
+        self._info = Written(str.encode)
 
     def open(self, port: Port, signals: Signals) -> None:
         self._port = port
@@ -110,7 +110,7 @@ class TableBackend(Overview, Cells):
                 channels = [self._client]
                 if cells:
                     channels.append(self._words.cells_channel)
-                await session.batch([(f'LISTEN "{name}"', ()) for name in channels], deadline)
+                await session.batch([(dialect.listen(name), ()) for name in channels], deadline)
             hearing = self._driver.hearing(session, self._port)
         except BaseException:
             session.close()
@@ -126,12 +126,6 @@ class TableBackend(Overview, Cells):
             self._room.heard(entry.call if done else str(entry.place))
         if len(ours) < len(granted):
             self._room.passed_on(name.decode())
-
-    def _info(self, info: Mapping[str, str]) -> bytes:
-        last = self._last_info
-        if last[0] is not info:  # one object for all claims of a lock
-            last = self._last_info = info, info_text(info).encode()
-        return last[1]
 
     # -- operators --------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ __all__ = ["BOUND", "OPTIONS", "STRATEGIES", "build"]
 
 STRATEGIES: dict[str, Callable[[Driver, dict[str, Any]], Backend]] = {
     "row": RowBackend,
+    "for-update": for_update,
     "optimistic": OptimisticBackend,
     "advisory": advisory,
-    "for-update": for_update,
 }
 """What `?strategy=` may say."""
 
@@ -30,9 +30,7 @@ BOUND = ("advisory", "for-update")
 """Those of which a lock lives as long as its connection."""
 
 OPTIONS = (
-    Option(
-        "strategy", "row", "how locks are kept", ("row", "for-update", "optimistic", "advisory")
-    ),
+    Option("strategy", "row", "how locks are kept", tuple(STRATEGIES)),
     Option("table", "holdfast", "what the names of all tables begin with"),
     Option("max_connections", 32, "so many connections at once, and no more"),
     Option(
@@ -51,8 +49,4 @@ OPTIONS = (
 def build(driver: Driver, values: dict[str, Any]) -> Backend:
     if values["max_connections"] < 1:
         raise Misconfigured(f"max_connections={values['max_connections']}: 1 or more")
-    try:
-        strategy = STRATEGIES[values["strategy"]]
-    except KeyError:
-        raise Misconfigured(f"strategy={values['strategy']} is not in this version") from None
-    return strategy(driver, values)
+    return STRATEGIES[values["strategy"]](driver, values)

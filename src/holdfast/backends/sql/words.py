@@ -1,10 +1,11 @@
-"""What the `row` strategy says to a database: one text for each step.
+"""What the strategies that keep locks in rows say to a database: one text for each step.
 
 Contract: texts with `%s` for each parameter, made once for each backend. "Now" is the database's
 clock, in microseconds, when a statement begins: a statement that waited for a row judges by a
 moment that is too early, so it believes in a holder for too long and never for too short a time.
 Where a statement must tell a number, PostgreSQL returns it as a row, and MySQL by
-LAST_INSERT_ID(expression) in its acknowledgement: one round trip on both. Partner: `row.py`.
+LAST_INSERT_ID(expression) in its acknowledgement: one round trip on both. Partners: `row.py` and
+`optimistic.py`.
 """
 
 from __future__ import annotations
@@ -47,21 +48,33 @@ class Words:
             return f" RETURNING {column}" if dialect.returning else ""
 
         # -- one name, uncontended: nobody waits, and who holds it holds it alone ------------------
-        self.take = (
-            f"UPDATE {locks} SET version = {told(f'GREATEST(version + 1, {now})')}, owner = %s,"
-            f" expires = {now} + %s, since = {now}, ttl = %s, info = %s"
-            f" WHERE name = %s AND line = 0 AND expires <= {now}{telling('version')}"
-        )
+        raised = f"GREATEST(version + 1, {now})"
+
+        def taking(name: str) -> str:
+            return (
+                f"UPDATE {locks} SET version = {told(raised)}, owner = %s,"
+                f" expires = {now} + %s, since = {now}, ttl = %s, info = %s"
+                f" WHERE {name} AND line = 0 AND expires <= {now}{telling('version')}"
+            )
+
+        self.take = taking("name = %s")
+        self.swap = taking("name = %s AND version = %s")
         self.take_new = (
             f"{dialect.insert_new} INTO {locks}"
             " (name, version, owner, expires, since, ttl, line, info)"
             f" VALUES (%s, {told(now)}, %s, {now} + %s, {now}, %s, 0, %s)"
             f"{dialect.if_new}{telling('version')}"
         )
-        self.peek = f"SELECT owner, expires - {now}, line, info FROM {locks} WHERE name = %s"
+        self.peek = (
+            f"SELECT version, owner, expires - {now}, line, info FROM {locks} WHERE name = %s"
+        )
         self.give = (
             f"UPDATE {locks} SET owner = '', expires = 0"
             f" WHERE name = %s AND owner = %s AND line = 0 AND expires > {now}"
+        )
+        self.outdate = (
+            f"UPDATE {locks} SET version = {raised}, owner = '', expires = 0"
+            f" WHERE name = %s AND (owner = %s OR expires <= {now})"
         )
         keeping = "" if dialect.returning else ", version = LAST_INSERT_ID(version)"
         self.confirm = (

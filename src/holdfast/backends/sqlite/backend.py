@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.backends.local import Call, LocalBackend
-from holdfast.backends.sqlite import place, registry
+from holdfast.backends.sqlite import place, sites
 from holdfast.backends.sqlite.site import Site
 from holdfast.backends.sqlite.store import Store
 from holdfast.backends.url import Option, Url
@@ -24,7 +24,7 @@ from holdfast.core.backend import Signals
 from holdfast.core.port import Port
 from holdfast.errors import Unavailable
 from holdfast.ports.bare import Thread
-from holdfast.types import Capabilities, Mode, Unknown
+from holdfast.types import Capabilities, LockInfo, Mode, Unknown
 
 __all__ = ["SqliteBackend"]
 
@@ -54,7 +54,7 @@ class SqliteBackend(LocalBackend[Store]):
 
     def open(self, port: Port, signals: Signals) -> None:
         super().open(port, signals)
-        self._site = registry.join(self._path, _furnish)
+        self._site = sites.join(self._path, _furnish)
         self._joined = True
         self.store = self._site.store
         if port.asynchronous:
@@ -62,11 +62,30 @@ class SqliteBackend(LocalBackend[Store]):
             self._link = self._worker = worker
             self._forgotten = weakref.finalize(self, worker.abandon)
         else:
-            self._forgotten = weakref.finalize(self, registry.abandon, self._site)
+            self._forgotten = weakref.finalize(self, sites.abandon, self._site)
         self._forgotten.atexit = False
 
     def _enter(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
         return self._site.run(deadline, request)
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return self._path.is_file()
+
+    async def inspect(self, prefix: str, exact: bool, deadline: float) -> list[LockInfo]:
+        return await super().inspect(prefix, exact, deadline) if await self._there(deadline) else []
+
+    async def evict(self, name: str, deadline: float) -> int:
+        return await super().evict(name, deadline) if await self._there(deadline) else 0
+
+    async def _there(self, deadline: float) -> bool:
+        """Looking makes no store: with a typo in the URL all would look free, and stay behind."""
+        if self._site.begun:
+            return True
+        if self._worker is None:
+            return self.exists()
+        return await self._worker.do(deadline, self.exists) is not False
 
     async def close(self) -> None:
         await super().close()
@@ -81,7 +100,7 @@ class SqliteBackend(LocalBackend[Store]):
         if self._joined:
             self._joined = False
             self._forgotten.detach()
-            registry.leave(self._site)
+            sites.leave(self._site)
 
 
 def _furnish(site: Site) -> None:
@@ -118,21 +137,21 @@ class Worker:
         return call
 
     async def ask(self, deadline: float, request: Callable[[], T]) -> T | Unknown:
-        return await self._do(deadline, lambda: self._site.run(deadline, request))
+        return await self.do(deadline, lambda: self._site.run(deadline, request))
 
     def after(self, work: Callable[[], None]) -> None:
         self._jobs.put(Job(work, _nobody))
 
     async def close(self, leave: Callable[[], None]) -> None:
-        await self._do(self._port.now() + 5.0, leave)
+        await self.do(self._port.now() + 5.0, leave)
         self._jobs.put(None)
 
     def abandon(self) -> None:
         """The client was collected, and nobody closed it."""
-        registry.abandon(self._site)
+        sites.abandon(self._site)
         self._jobs.put(None)
 
-    async def _do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
+    async def do(self, deadline: float, work: Callable[[], T]) -> T | Unknown:
         answered = self._port.event()
         job = Job(work, answered.set)
         self._jobs.put(job)

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from holdfast.backends.common import Tombstones, conflict
+from holdfast.backends.common import Tombstones, Written, conflict
 from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.site import Site
 from holdfast.types import Cell, CellConflict
@@ -29,6 +29,7 @@ class Cells:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.tombstones = Tombstones()
+        self.written = Written(str)
         self._mail = site.drafts
         self.dependencies: list[tuple[str, frozenset[int]]] = []
         self._watching: dict[str, list[Callable[[], None]]] = {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.backends.common import info_of, shown
-from holdfast.backends.local import Held, admits
+from holdfast.backends.common import admits
+from holdfast.backends.local import Held
 from holdfast.backends.sqlite import sound
 from holdfast.types import Mode
 
@@ -24,7 +23,6 @@ __all__ = [
     "Line",
     "Waiter",
     "depends_on",
-    "holder",
     "joined",
 ]
 
@@ -102,11 +100,6 @@ class Line:
 
     def admits(self, wish: Waiter) -> bool:
         return admits(self.mode, self.taken, Mode(wish.mode), wish.permits, wish.most)
-
-
-@functools.lru_cache(64)
-def holder(text: str | bytes) -> str:
-    return shown(info_of(text)) if text else ""
 
 
 def joined(processes: Iterable[int]) -> str:

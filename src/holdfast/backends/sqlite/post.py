@@ -5,7 +5,7 @@ written after the transaction that it tells of; losing one costs a heartbeat, ne
 is lost when the pipe is full: who finds its own so, or nearly, has all who wait look. A process's
 end closes its pipe, which everybody who holds the other end sees at once: whoever depends on that
 process is then called. What the pipe says is a hint; whether the process is dead is what
-`presence.py` says.
+`lockfile.py` says.
 
 One thread for each process and database reads the pipe and watches the others; it is started by the
 first claim that waits, or the first watched cell.

@@ -13,8 +13,8 @@ How it stays safe:
   sides open it again when they need it. Everything else a child inherits is closed in the child.
 - A file that was deleted or replaced while it is open is noticed within a tenth of a second of use.
   The number under which we lived is then kept as long as we live: claims may still be under it.
-Partners: `presence.py` (gate, deaths), `post.py` (mail), `schema.py` (epoch), `store.py` (rules),
-`registry.py` (who uses a site; forks), `trouble.py` (what to say).
+Partners: `lockfile.py` (gate, deaths), `post.py` (mail), `schema.py` (epoch), `store.py` (rules),
+`sites.py` (who uses a site; forks), `trouble.py` (what to say).
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from typing import Any, NoReturn, TypeVar
 
 from holdfast.backends.local import INSIDE, Call, Held
 from holdfast.backends.sqlite import place, schema
+from holdfast.backends.sqlite.lockfile import SPINS, LockFile
 from holdfast.backends.sqlite.post import Post, sweep
-from holdfast.backends.sqlite.presence import SPINS, Presence
 from holdfast.backends.sqlite.trouble import explained, is_busy, stuck
-from holdfast.core.backoff import pause
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.ports import clock
 from holdfast.types import Unknown
@@ -52,6 +51,9 @@ VERIFY = 0.1
 
 COURTESY = 0.05
 """So many seconds every request is given to have its turn."""
+
+AGAIN = 0.0125
+"""Seconds after which who was refused by SQLite itself, and not at the gate, tries once more."""
 
 INSIDE_FOR = 0.1
 """Seconds after which whoever is in the gate is not waited for, but tried past."""
@@ -100,8 +102,8 @@ class Site:
         self.drafts: list[Mail] = []
         self._outbox: deque[Mail] = deque()
         self.db: sqlite3.Connection | None = None  # there is one during a request
-        self._presence: Presence | None = None
-        self._left: list[Presence] = []  # of files that are not there any more
+        self._lockfile: LockFile | None = None
+        self._left: list[LockFile] = []  # of files that are not there any more
         self._post: Post | None = None
         self._files: tuple[int, ...] = ()
         self._verify_at = 0.0
@@ -186,15 +188,15 @@ class Site:
         through = True
         while True:
             with self.mutex:
-                presence = self._presence or self._enter()
-                answer = self._apply_in_gate(presence, request, through)
+                lockfile = self._lockfile or self._enter()
+                answer = self._apply_in_gate(lockfile, request, through)
                 if not isinstance(answer, _Busy):
                     return answer
             left = deadline - clock.now()
             if answer.gate:
                 if left <= 0:
-                    raise stuck(self.path, presence.gate_holder())
-                through = presence.gate_free(min(left, INSIDE_FOR))
+                    raise stuck(self.path, lockfile.gate_holder())
+                through = lockfile.gate_free(min(left, INSIDE_FOR))
             elif answer.error is None:
                 moves += 1
                 if moves > MOVES:
@@ -205,16 +207,15 @@ class Site:
                 failures += 1
                 os.sched_yield()
             else:  # who does not know of it: a backup, or a person with a shell
-                failures += 1
-                time.sleep(pause(failures - SPINS, 0.5, min(left, 0.05)))
+                time.sleep(min(left, AGAIN))
 
     def _apply_in_gate(
-        self, presence: Presence, request: Callable[[], T], through: bool
+        self, lockfile: LockFile, request: Callable[[], T], through: bool
     ) -> T | _Busy:
         """Not `through`: somebody has been in the gate for long, and was perhaps stopped just after
         its transaction. The gate is an order and SQLite's locks are the law, so try past it."""
         try:
-            inside = presence.try_gate()
+            inside = lockfile.try_gate()
             if not inside and through:
                 return _Busy(gate=True)
             answer = self._apply(lambda: self._opened(request))
@@ -222,13 +223,18 @@ class Site:
                 return _Busy(gate=True)
             return answer
         finally:
-            presence.leave_gate()
+            lockfile.leave_gate()
 
     def _opened(self, request: Callable[[], T]) -> T:
         self._open()
         return request()
 
     # -- opening and closing ----------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Whether this process has used it."""
+        return self._lockfile is not None
 
     @property
     def post(self) -> Post:
@@ -239,10 +245,10 @@ class Site:
         """0 is somebody of whom nothing is known but their time."""
         if process in (0, self.number):
             return True
-        assert self._presence is not None
-        return self._presence.alive(process)
+        assert self._lockfile is not None
+        return self._lockfile.alive(process)
 
-    def _enter(self) -> Presence:
+    def _enter(self) -> LockFile:
         if self._closed:
             raise Unavailable(f"the last client of {self.path} was closed")
         if self._doomed:
@@ -252,22 +258,22 @@ class Site:
             )
         self._beside = str(place.prepare(self.path))
         try:
-            presence = Presence(os.path.join(self._beside, "presence"))
+            lockfile = LockFile(os.path.join(self._beside, "presence"))
         except OSError as error:
             raise place.unusable(self.path, error) from error
-        self._presence = presence
-        return presence
+        self._lockfile = lockfile
+        return lockfile
 
     def _open(self) -> None:
         """Have a connection that can be used, to the files that are there now."""
-        presence = self._presence
-        assert presence is not None
+        lockfile = self._lockfile
+        assert lockfile is not None
         files = self._inodes()
         if self.db is not None and files == self._files:
             self._verify_at = clock.now() + VERIFY
             return
         self._close_database()
-        if files[1] != presence.inode or not files[0]:
+        if files[1] != lockfile.inode or not files[0]:
             self._move()
             raise _Moved
         db = sqlite3.connect(
@@ -287,7 +293,7 @@ class Site:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}").fetchone()
             if new:
                 schema.make(db)
-            self._join(db, presence)
+            self._join(db, lockfile)
             self.cursor = db.cursor()
             self._files = self._inodes()
             self._verify_at = clock.now() + VERIFY
@@ -296,9 +302,9 @@ class Site:
             raise
         self.db = db
 
-    def _join(self, db: sqlite3.Connection, presence: Presence) -> None:
+    def _join(self, db: sqlite3.Connection, lockfile: LockFile) -> None:
         """Take part: the epoch, and a number and a pipe if we have none."""
-        epoch = schema.Epoch(presence.inode) if self._post is None else self.epoch
+        epoch = schema.Epoch(lockfile.inode) if self._post is None else self.epoch
         db.execute("BEGIN IMMEDIATE")
         epoch.join(db, self.path, self.alive)
         number = epoch.reserve(db)
@@ -306,10 +312,10 @@ class Site:
         self.epoch = epoch
         if self._post is None:
             try:
-                presence.enter(number)
+                lockfile.enter(number)
                 self.number = number
                 sweep(self._beside, self.alive)
-                self._post = Post(self._beside, number, presence.alive, self.calls)
+                self._post = Post(self._beside, number, lockfile.alive, self.calls)
             except OSError as error:
                 raise place.unusable(self.path, error) from error
 
@@ -344,10 +350,10 @@ class Site:
 
     def _move(self) -> None:
         """Everything anew; but the number is kept, for others may still see claims under it."""
-        presence, self._presence = self._presence, None
+        lockfile, self._lockfile = self._lockfile, None
         post, self._post = self._post, None
-        if presence is not None:
-            self._left.append(presence)
+        if lockfile is not None:
+            self._left.append(lockfile)
         if post is not None:
             post.close()
 
@@ -375,12 +381,12 @@ class Site:
         """Nothing here is the child's: close it, first of all what keeps the parent alive in the
         eyes of others. False if the connection was carried through the fork."""
         self._doomed = self._is_open()
-        for presence in (*self._left, *([self._presence] if self._presence else ())):
-            presence.drop()
+        for lockfile in (*self._left, *([self._lockfile] if self._lockfile else ())):
+            lockfile.drop()
         if self._post is not None:
             self._post.drop()
         self._left.clear()
-        self._presence = self._post = None
+        self._lockfile = self._post = None
         return not self._doomed
 
     def _is_open(self) -> bool:

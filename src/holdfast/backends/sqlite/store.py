@@ -16,10 +16,10 @@ the client's half; `memory/store.py`, the same rules in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from holdfast.backends.common import info_text
+from holdfast.backends.common import holder_of
 from holdfast.backends.local import LATER, Enlist, Gone, Held, InLine
 from holdfast.backends.sqlite import schema, sound
 from holdfast.backends.sqlite.cells import Cells
@@ -35,7 +35,6 @@ from holdfast.backends.sqlite.lines import (
     Line,
     Waiter,
     depends_on,
-    holder,
     joined,
 )
 from holdfast.backends.sqlite.overview import overview, unsound
@@ -59,7 +58,7 @@ class Store(Cells):
     def attempt(self, claim: Claim, enlist: Enlist | None) -> Held | InLine | Gone:
         """Take it if it may be had now; else stand in line, if there is somebody to `enlist`."""
         now = schema.now()
-        if self.tombstones.graves and self.tombstones.cover(claim.owner, now):
+        if self.tombstones.cover(claim.owner, now):
             return Gone("this claim was withdrawn")
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP
@@ -80,7 +79,7 @@ class Store(Cells):
             execute(
                 TAKE,
                 (name, claim.owner, site.number, mode._value_, claim.permits, now, expires,
-                 fence, self._text(claim.info)),
+                 fence, self.written.of(claim.info)),
             )  # fmt: skip
             execute("COMMIT")
             return _held(expires, fence)
@@ -111,7 +110,7 @@ class Store(Cells):
                     self._tell_first(line, name, first)
                 return _held(*held)
         if enlist is None:
-            return InLine(holder(line.info), None, line.expires + schema.AHEAD)
+            return InLine(holder_of(line.info), None, line.expires + schema.AHEAD)
         behind = self.db.execute(LAST, (name, MANY, name)).fetchone() or (True, 0, None, 0)
         fine, last, before, ahead = behind
         if not fine:
@@ -123,7 +122,7 @@ class Store(Cells):
              now, now + wish.ttl, look_at, processes, wish.info),
         )  # fmt: skip
         self.site.post.expect(claim.owner, enlist(claim))
-        return InLine(holder(line.info), ahead, look_at + schema.AHEAD)
+        return InLine(holder_of(line.info), ahead, look_at + schema.AHEAD)
 
     def look(self, claim: Claim) -> Held | InLine | Gone:
         """A waiter's heartbeat: refreshes its place, never makes one."""
@@ -264,7 +263,7 @@ class Store(Cells):
     def _wish(self, claim: Claim) -> Waiter:
         return Waiter(
             claim.owner, self.site.number, claim.mode.value, claim.permits, claim.limit, claim.ttl,
-            self._text(claim.info),
+            self.written.of(claim.info),
         )  # fmt: skip
 
     def _first(self, name: bytes) -> Waiter | None:
@@ -309,7 +308,7 @@ class Store(Cells):
             self._refuse("waiters", name)
         processes, look_at = self._depend(line, owner, None if before is None else before[0])
         self.db.execute(DEPEND, (look_at, processes, name, place))
-        return InLine(holder(line.info), None, look_at + schema.AHEAD)
+        return InLine(holder_of(line.info), None, look_at + schema.AHEAD)
 
     def _depend(self, line: Line, owner: str, before: int | None) -> tuple[str, float]:
         """On whom a claim in line depends from now on, and when it looks by itself: nobody else
@@ -332,13 +331,6 @@ class Store(Cells):
             (now + claim.ttl, self.site.number, claim.name.encode(), place),
         )
 
-    def _text(self, info: Mapping[str, str]) -> str:
-        last = self._last_info
-        if last[0] is not info:  # one object for all claims of a lock
-            last = self._last_info = info, info_text(info)
-        return last[1]
-
-    _last_info: tuple[Mapping[str, str] | None, str] = (None, "")
     _sweep_at = 0.0
 
     # -- operators --------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""What can be wrong with the file, said so that somebody can do something about it."""
+"""What can be wrong with the file, said so that somebody can do something about it.
+
+Contract: pure. `Misconfigured` where trying again is no use, `Unavailable` where it may be.
+Partners: `site.py`, which asks; `place.py`, for what is wrong with the folder.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from holdfast.backends import common
-from holdfast.backends.common import Tombstones
+from holdfast.backends.common import Tombstones, Written
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.place import Place
 from holdfast.backends.zookeeper.pool import Pool
@@ -57,7 +57,7 @@ class Ground(ABC):
         self._records: dict[str, Record] = {}
         self._graves = Tombstones()
         self._parents: OrderedDict[str, None] = OrderedDict()  # locks' nodes that were seen lately
-        self._info: tuple[Mapping[str, str], bytes] = ({}, b"{}")
+        self._info = Written(str.encode)
         self._incarnation = port.incarnation()
 
     async def close(self) -> None:

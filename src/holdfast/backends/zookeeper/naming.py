@@ -30,7 +30,6 @@ __all__ = [
     "blockers",
     "decoded",
     "encoded",
-    "granted",
     "guid_of",
     "in_order",
     "prefix_of",
@@ -169,17 +168,3 @@ def standing(nodes: Sequence[str], node: str) -> Standing | None:
 
 
 _KIND, _NUMBER = itemgetter(slice(32, 40)), itemgetter(slice(40, None))
-
-
-def granted(line: Sequence[Contender]) -> list[bool]:
-    """For each of the line, whether it holds: what `blockers` says, for all of them at once."""
-    held: list[bool] = []
-    modes: set[Mode] = set()
-    taken = 0
-    for claim in line:
-        alone = not modes if claim.mode is Mode.EXCLUSIVE else modes <= {claim.mode}
-        fits = claim.mode is not Mode.PERMITS or taken + claim.permits <= claim.limit
-        held.append(alone and fits)
-        modes.add(claim.mode)
-        taken += claim.permits if claim.mode is Mode.PERMITS else 0
-    return held

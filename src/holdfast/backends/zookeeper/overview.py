@@ -1,12 +1,18 @@
-"""What operators see and may do: the names, who holds, who waits; and taking a lock away."""
+"""What operators see and may do: the names, who holds, who waits; and taking a lock away.
+
+Contract: `inspect` and `evict` of `core/backend.py`. A look begins with a `sync`, so it is not
+older than the question, and what a node's name says decides; what is in it is shown. What others
+hide is left out of a list, and is an error to who asks for it by name. Partner: `naming.py`.
+"""
 
 from __future__ import annotations
 
 import time
 
+from holdfast.backends.common import holders
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import Ground, info_of
-from holdfast.backends.zookeeper.naming import Contender, decoded, encoded, granted, in_order
+from holdfast.backends.zookeeper.naming import Contender, decoded, encoded, in_order
 from holdfast.backends.zookeeper.refusals import UNANSWERED, NoAuth, NoNode
 from holdfast.backends.zookeeper.requests import Stat
 from holdfast.backends.zookeeper.session import Session
@@ -50,25 +56,25 @@ class Overview(Ground):
         await self._must_answer(replies, deadline, exact)
         if any(isinstance(reply.error, NoAuth) for reply in replies):
             return None
-        holders: list[ClaimInfo] = []
-        waiters: list[ClaimInfo] = []
-        for claim, reply, held in zip(line, replies, granted(line), strict=True):
+        hold: list[ClaimInfo] = []
+        wait: list[ClaimInfo] = []
+        for claim, reply, held in zip(line, replies, holders(line), strict=True):
             if reply.error is None:  # who left meanwhile is not shown
-                (holders if held else waiters).append(_info(claim, *reply.value))
-        if not holders and not waiters:
+                (hold if held else wait).append(_info(claim, *reply.value))
+        if not hold and not wait:
             return None
-        writers = [holder.fence for holder in holders if holder.mode is Mode.EXCLUSIVE]
-        return LockInfo(name, tuple(holders), tuple(waiters), writers[0] if writers else None)
+        writers = [holder.fence for holder in hold if holder.mode is Mode.EXCLUSIVE]
+        return LockInfo(name, tuple(hold), tuple(wait), writers[0] if writers else None)
 
     async def evict(self, name: str, deadline: float) -> int:
         session = await self._some_session(deadline)
         parent = f"{self._base}/{encoded(name)}"
         (nodes,) = await self._children(session, [parent], deadline, exact=True)
         line = in_order(nodes)
-        holders = [claim for claim, held in zip(line, granted(line), strict=True) if held]
-        if not holders:
+        nodes = [claim.node for claim, held in zip(line, holders(line), strict=True) if held]
+        if not nodes:
             return 0
-        replies = session.ask(*(requests.delete(f"{parent}/{claim.node}") for claim in holders))
+        replies = session.ask(*(requests.delete(f"{parent}/{node}") for node in nodes))
         await self._must_answer(replies, deadline, exact=True)
         return sum(reply.error is None for reply in replies)
 

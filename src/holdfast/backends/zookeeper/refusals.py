@@ -1,4 +1,8 @@
-"""kazoo's errors, by names and types of their own: what a request may be answered with instead."""
+"""kazoo's errors, by names and types of their own: what a request may be answered with instead.
+
+Contract: which of them say that a request was not executed, and which that nobody knows, is said
+here, once (`UNANSWERED`). Partners: `requests.py`; `trouble.py`, what they mean to a user.
+"""
 
 # kazoo has no types: what leaves this file has.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -15,7 +19,6 @@ __all__ = [
     "NO_LOGIN",
     "NO_NODE",
     "UNANSWERED",
-    "BadVersion",
     "InvalidAcl",
     "NoAuth",
     "NoLogin",
@@ -29,7 +32,6 @@ __all__ = [
 
 NoNode: type[Exception] = exceptions.NoNodeError
 NodeExists: type[Exception] = exceptions.NodeExistsError
-BadVersion: type[Exception] = exceptions.BadVersionError
 NoAuth: type[Exception] = exceptions.NoAuthError
 InvalidAcl: type[Exception] = exceptions.InvalidACLError
 NotReadOnly: type[Exception] = exceptions.NotReadOnlyCallError

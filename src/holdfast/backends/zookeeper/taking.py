@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn
 
-from holdfast.backends.common import info_text, shown
+from holdfast.backends.common import shown
 from holdfast.backends.zookeeper import requests
 from holdfast.backends.zookeeper.ground import CUT, LITTLE, SILENT, Ground, info_of
 from holdfast.backends.zookeeper.naming import (
@@ -53,7 +53,7 @@ class Taking(Ground):
         session = self._pool.ready(claim.ttl) or await self._pool.session(claim.ttl, deadline)
         with port.mutex():
             sent = port.now()
-            if self._graves.graves and self._graves.cover(claim.owner, sent):
+            if self._graves.cover(claim.owner, sent):
                 return Buried()
             record = self._records.get(claim.owner)
             if record is None:
@@ -81,11 +81,7 @@ class Taking(Ground):
     def _create(self, record: Record) -> list[Reply]:
         """The node and the line, in one trip; the lock's own node before, unless it is known."""
         claim, parent = record.claim, record.parent
-        info, data = self._info
-        if claim.info is not info:  # the same object for every claim of one lock
-            data = info_text(claim.info).encode()
-            self._info = claim.info, data
-        acl = self._place.acl
+        acl, data = self._place.acl, self._info.of(claim.info)
         node = f"{parent}/{prefix_of(claim)}"
         asked = [
             requests.create(node, data, acl, requests.EPHEMERAL_SEQUENTIAL),

@@ -1,4 +1,8 @@
-"""What a server's refusal means, said so that somebody can do something about it."""
+"""What a server's refusal means, said so that somebody can do something about it.
+
+Contract: pure. `Misconfigured` where trying again is no use, `Unavailable` where it may be.
+Partner: `refusals.py`.
+"""
 
 from __future__ import annotations
 

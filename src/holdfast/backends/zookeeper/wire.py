@@ -28,7 +28,6 @@ Hazards, each met in kazoo 2.10 to 2.11:
 
 from __future__ import annotations
 
-import codecs
 import logging
 import math
 import socket
@@ -57,8 +56,6 @@ WINDOW = 1000
 HEAD = struct.Struct("!iii")  # length, xid, type
 INT = struct.Struct("!i")
 
-codecs.lookup("idna")  # getaddrinfo would import it in a thread, which a fork may cut short
-
 
 class _Close(serialization.Close):  # type: ignore[misc]
     """Ends the session, and all its nodes; unlike kazoo's, it can be waited for."""
@@ -72,12 +69,12 @@ class _Close(serialization.Close):  # type: ignore[misc]
 
 
 class Reply:
-    """What kazoo sets when the answer comes. With an event it can be waited for."""
+    """What kazoo sets when the answer comes. With an `event` it can be waited for."""
 
     __slots__ = ("done", "error", "event", "sent", "value")
 
-    def __init__(self, event: Event | None = None) -> None:
-        self.event = event
+    def __init__(self) -> None:
+        self.event: Event | None = None
         self.value: Any = None
         self.error: Exception | None = None
         self.done = False
@@ -123,8 +120,11 @@ class _NoSecrets(logging.Filter):
         return record.levelno >= logging.INFO
 
 
-log = logging.getLogger("holdfast.zookeeper")
-log.addFilter(_NoSecrets())
+# What kazoo says: a dozen lines for one failed attempt, of which ours has the reason. Without a
+# handler Python would print them; with this one they appear where logging is configured.
+kazoos_log = logging.getLogger("holdfast.zookeeper")
+kazoos_log.addFilter(_NoSecrets())
+kazoos_log.addHandler(logging.NullHandler())
 
 
 class Wire:
@@ -150,7 +150,7 @@ class Wire:
                 "sleep_func": self._handler.sleep_func,
             },
             command_retry={"sleep_func": self._handler.sleep_func},
-            logger=log,
+            logger=kazoos_log,
         )  # fmt: skip
         self._client.add_listener(self._changed)
         self._connection: Any = self._client._connection

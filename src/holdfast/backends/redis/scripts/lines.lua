@@ -131,7 +131,7 @@ local function forget(owner)
   redis.pcall('ZREM', holders, owner)
 end
 
--- THE compatibility rule (`admits` in backends/local.py is the same in Python).
+-- THE compatibility rule (`admits` in backends/common.py is the same in Python).
 local function admits(entry)
   if not mode then return true end
   if mode == 'x' or mode ~= entry.mode then return false end

@@ -1,4 +1,8 @@
-"""What an `etcd://` URL means: endpoints, TLS, user, prefix."""
+"""What an `etcd://` URL means: endpoints, TLS, user, prefix.
+
+Contract: no I/O, except that certificates are read from their files. Partners: `channel.py` and
+`keys.py`, the results; `backend.py`, whose options these are.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,7 @@ OPTIONS = (
 
 
 def site_of(url: Url) -> tuple[Site, Keys]:
-    # The options common to all backends are checked elsewhere.
-    own = {option.name: option for option in OPTIONS}
-    values = {name: option.default for name, option in own.items()}
-    values |= {name: own[name].parse(text) for name, text in url.query.items() if name in own}
+    values = url.options(OPTIONS, {})
     if url.password and not url.user:
         raise Misconfigured(f"a password without a user: {url}")
     hosts = url.hosts or (("127.0.0.1", PORT),)

@@ -14,13 +14,13 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.backends.addresses import one_by_one
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Event, Failure, Http2, HttpError
-from holdfast.backends.turns import turns
 from holdfast.ports import clock
 
-__all__ = ["AsyncTransport"]
+__all__ = ["LoopTransport"]
 
 SILENCE = 0.1
 """A connection that said nothing for so long while it owed an answer is retired."""
@@ -196,7 +196,7 @@ async def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
     found = known(endpoint.host, endpoint.port) or await loop.getaddrinfo(
         endpoint.host, endpoint.port, type=socket.SOCK_STREAM
     )
-    for (family, kind, protocol, _, address), seconds in turns(found, deadline):
+    for (family, kind, protocol, _, address), seconds in one_by_one(found, deadline):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -213,7 +213,7 @@ async def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
     raise trouble
 
 
-class AsyncTransport:
+class LoopTransport:
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
         self._links: dict[Endpoint, _Link] = {}
@@ -288,12 +288,12 @@ class AsyncTransport:
 
     async def stream(
         self, endpoint: Endpoint, headers: bytes, deadline: float
-    ) -> AsyncStream | Failure:
+    ) -> LoopStream | Failure:
         link = await self._connect(endpoint, deadline)
         if isinstance(link, Failure):
             return link
         self._streams.add(link)
-        return AsyncStream(link, headers, self._streams)
+        return LoopStream(link, headers, self._streams)
 
     async def close(self) -> None:
         for task, _ in self._connecting.values():
@@ -304,7 +304,7 @@ class AsyncTransport:
         self._streams.clear()
 
 
-class AsyncStream:
+class LoopStream:
     def __init__(self, link: _Link, headers: bytes, owner: set[_Link]) -> None:
         self._link = link
         self._owner = owner

@@ -8,7 +8,7 @@ Hazards, each the reason for something below:
 - A process's number is locked for the open file, not for the process (F_OFD_SETLK): record locks of
   a process are all lost when it closes *any* descriptor of the file, and two copies of this module
   in one process would not see one another's. A forked child shares the lock until it closes the
-  file, which it does first of all (`registry.py`). Pids play no role: they are reused, and differ
+  file, which it does first of all (`sites.py`). Pids play no role: they are reused, and differ
   between containers.
 - The gate is a record lock of the process, because those have a pid that can be named to whoever
   waits in vain; losing it is harmless, for SQLite has locks of its own.
@@ -31,7 +31,7 @@ from holdfast.core.port import why_not
 from holdfast.ports import clock
 from holdfast.ports.bare import Thread, ThreadEvent
 
-__all__ = ["SPINS", "Presence"]
+__all__ = ["SPINS", "LockFile"]
 
 GATE = 0
 WAITING = 1
@@ -41,7 +41,7 @@ SPINS = 60
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-class Presence:
+class LockFile:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

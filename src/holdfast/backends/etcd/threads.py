@@ -8,24 +8,22 @@ new connections; those inherited are only ever closed, which the parent does not
 
 from __future__ import annotations
 
-import codecs
-import os
 import select
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Sequence
 
+from holdfast.backends.addresses import connected
 from holdfast.backends.etcd.channel import Block, Endpoint
 from holdfast.backends.etcd.dial import GREETING, SIGN, STALE, broken, known, unreached
 from holdfast.backends.etcd.http2 import NO_ANSWER, Failure, Http2, HttpError
 from holdfast.backends.places import Places
-from holdfast.backends.turns import connected
+from holdfast.backends.quiet import Bell, milliseconds
 from holdfast.core.port import Port
 from holdfast.ports import clock
 
-__all__ = ["BlockingTransport"]
+__all__ = ["ThreadTransport"]
 
 MOST, IDLE = 32, 16
 """So many connections to an endpoint are in use at most: more threads than that take turns, for
@@ -35,10 +33,6 @@ FRESH = 0.2
 """After so many seconds without use a connection is looked at before it is used again."""
 
 CHUNK = 65536
-
-# Looking up a host imports this codec when first used. A child that was forked while another thread
-# is inside an import waits for it for ever: so it is imported now.
-codecs.lookup("idna")
 
 
 def _left(deadline: float) -> float:
@@ -168,7 +162,7 @@ class _Pool(Places):
         self.idle: list[_Link] = []
 
 
-class BlockingTransport:
+class ThreadTransport:
     def __init__(self, port: Port, tls: ssl.SSLContext | None) -> None:
         self._port = port
         self._tls = tls
@@ -226,9 +220,9 @@ class BlockingTransport:
 
     async def stream(
         self, endpoint: Endpoint, headers: bytes, deadline: float
-    ) -> BlockingStream | Failure:
+    ) -> ThreadStream | Failure:
         link = self._connect(endpoint, deadline)
-        return link if isinstance(link, Failure) else BlockingStream(link, headers)
+        return link if isinstance(link, Failure) else ThreadStream(link, headers)
 
     async def close(self) -> None:
         self._closed = True
@@ -240,7 +234,7 @@ class BlockingTransport:
                     break
 
 
-class BlockingStream:
+class ThreadStream:
     """All reading and writing is done by the thread that calls `receive` (a TLS connection bears
     nothing else); the others leave what they have to say and nudge it."""
 
@@ -252,31 +246,21 @@ class BlockingStream:
         self._outbox: deque[bytes | None] = deque()  # None: a ping
         self._nudged = False
         self._inbox: deque[bytes | Failure] = deque()
-        self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mutex = threading.Lock()
-        self._open = True
+        self._bell = Bell()
         self.heard = clock.now()
         self._sock.setblocking(False)
 
     def send(self, message: bytes) -> None:
         self._outbox.append(message)
-        self._ring()
+        self._bell.ring()
 
     def ping(self) -> None:
         self._outbox.append(None)
-        self._ring()
+        self._bell.ring()
 
     def nudge(self) -> None:
         self._nudged = True
-        self._ring()
-
-    def _ring(self) -> None:
-        with self._mutex:
-            if self._open:
-                try:
-                    os.write(self._mouth, b"!")
-                except BlockingIOError:  # it has rung often enough
-                    pass
+        self._bell.ring()
 
     async def receive(self, deadline: float) -> bytes | Failure | None:
         if self._inbox:
@@ -302,16 +286,16 @@ class BlockingStream:
             else:
                 http.send(self._number, message)
         self._write()
-        left = max(0.0, deadline - clock.now())
+        left = milliseconds(deadline)
         # A TLS connection may have read more than it gave us.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            left = 0.0
+            left = 0
         poll = select.poll()
-        poll.register(self._ear, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if http.out else 0))
-        ready = {number for number, _ in poll.poll(left * 1000)}
-        if self._ear in ready:
-            os.read(self._ear, 4096)
+        ready = {number for number, _ in poll.poll(left)}
+        if self._bell.fileno() in ready:
+            self._bell.hush()
         self._read()
 
     def _write(self) -> None:
@@ -340,14 +324,5 @@ class BlockingStream:
                 self._inbox.append(Failure(NO_ANSWER, "the server is going away"))
 
     async def close(self) -> None:
-        with self._mutex:
-            if self._open:
-                self._open = False
-                os.close(self._ear)
-                os.close(self._mouth)
+        self._bell.close()
         self._link.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):  # inherited by a fork: nobody closes it there
-            os.close(self._ear)
-            os.close(self._mouth)

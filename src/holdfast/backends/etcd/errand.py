@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from holdfast.core.port import Event, Port
 
-__all__ = ["Together"]
+__all__ = ["Errand"]
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class _Turn(Generic[T]):
         self.results: list[T] = []  # one, unless it was interrupted
 
 
-class Together(Generic[T]):
+class Errand(Generic[T]):
     __slots__ = ("_port", "_turn")
 
     def __init__(self, port: Port) -> None:

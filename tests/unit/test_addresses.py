@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends import turns as module
-from holdfast.backends.turns import Found, connected, share, turns
+from holdfast.backends import addresses as module
+from holdfast.backends.addresses import Found, connected, one_by_one, share
 from holdfast.ports.clock import now
 
 
@@ -28,7 +28,7 @@ def found(*where: tuple[str, int]) -> list[Found]:
 def test_each_has_its_share_of_what_is_left(clock: list[float]) -> None:
     three = found(("a", 1), ("b", 2), ("c", 3))
     seconds: list[float] = []
-    for place, (address, its) in enumerate(turns(three, 112.0)):
+    for place, (address, its) in enumerate(one_by_one(three, 112.0)):
         assert address is three[place]
         seconds.append(its)
         clock[0] += (4.0, 1.0, 0.0)[place]  # the second was refused at once
@@ -40,7 +40,7 @@ def test_each_has_its_share_of_what_is_left(clock: list[float]) -> None:
 def test_no_time_is_left(clock: list[float]) -> None:
     tried: list[Found] = []
     with pytest.raises(TimeoutError, match="no time was left"):
-        for address, _ in turns(found(("a", 1), ("b", 2)), 101.0):
+        for address, _ in one_by_one(found(("a", 1), ("b", 2)), 101.0):
             tried.append(address)
             clock[0] += 5.0  # the machine stood still
     assert len(tried) == 1
