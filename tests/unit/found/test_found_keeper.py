@@ -1,6 +1,8 @@
 """Bugs of the keeper and of `close` that were found once stay found: one test each.
 
 What each was and how it showed is in docs/concepts/found-bugs.md.
+
+Over 400 lines: a list of cases, each read by itself.
 """
 
 from __future__ import annotations
