@@ -19,6 +19,9 @@ ALLOWED = re.compile(
     r"|src/holdfast/(sync|aio|backends/(attendance|common|local|quiet|addresses))\.py"
 )
 MUTANTS = mutants()
+SUITE = "".join(
+    path.read_text() for path in (ROOT / "src/holdfast/testing/conformance").glob("*.py")
+)
 
 
 def hunks(patch: Path) -> list[tuple[str, str]]:
@@ -47,7 +50,10 @@ def test_the_patch_applies_and_says_what_it_breaks(mutant: Mutant) -> None:
     assert mutant.breaks.endswith(".")
     assert mutant.tests, "it must name the tests that catch it"
     for test in mutant.tests:
-        assert (ROOT / test.partition("::")[0]).is_file(), test
+        path, _, name = test.partition("::")
+        assert (ROOT / path).is_file(), test
+        name = name.rpartition("::")[2].partition("[")[0]
+        assert not name or f"def {name}(" in (ROOT / path).read_text() + SUITE, test
     applied = apply(mutant.path, ROOT, "--check")
     assert applied.returncode == 0, f"{applied.stderr}\nmake the change anew on today's code"
     for path, expected in hunks(mutant.path):
