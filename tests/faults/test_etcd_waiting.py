@@ -15,6 +15,7 @@ import holdfast
 from holdfast.backends.etcd import EtcdBackend, answers
 from holdfast.backends.etcd.threads import MOST
 from holdfast.backends.url import parse
+from holdfast.ports.clock import now
 from holdfast.ports.thread import ThreadPort, drive
 from holdfast.testing import FaultProxy
 from holdfast.types import Busy, Claim, Grant
@@ -170,6 +171,30 @@ def test_a_crowd_of_threads_takes_turns_on_a_few_connections(server: EtcdServer)
         for thread in threads:
             thread.join()
         assert len(proxy.connections) <= MOST + 2  # keep-alives, watches
+
+
+@pytest.mark.req("R20", "law 6", "connection pool exhausted")
+def test_a_lease_is_renewed_though_all_connections_are_in_use(server: EtcdServer) -> None:
+    """Its renewals stood in the crowd's line, each time for a second and then at its end again."""
+    with holdfast.connect(server.url) as locks:
+        lease = locks.lock("kept in a crowd", ttl=60, renew=0.1).acquire()
+        assert lease
+        transport: Any = locks._current.backend._channel._transport  # type: ignore[attr-defined]
+        (pool,) = [pool for (_, apart), pool in transport._pools.items() if not apart]
+        places = [drive(pool.place(lambda: now() + 5)) for _ in range(MOST)]
+        assert None not in places
+        least = lease.remaining()
+
+        def longer() -> bool:
+            nonlocal least
+            last, least = least, lease.remaining()
+            return least > last
+
+        for _ in range(3):
+            until(longer, "a renewal")
+        for place in places:
+            pool.leave(place)
+        assert lease.release() is True
 
 
 @pytest.mark.req("R9", "KeyboardInterrupt at any line")

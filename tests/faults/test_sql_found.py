@@ -26,7 +26,7 @@ from holdfast.backends.sql import bells
 from holdfast.backends.sql.gate import Gate
 from holdfast.backends.sql.session import Full, Gone
 from holdfast.ports.clock import now
-from holdfast.ports.thread import drive
+from holdfast.ports.thread import drive, outside
 from holdfast.testing import FaultProxy
 from tests.faults.sql import PORTS, Ground, driver
 from tests.faults.test_sql_bound import LONG, Acquiring, waits
@@ -218,7 +218,7 @@ def test_a_lease_that_is_ended_twice_takes_no_other_along(
 
         def other_one_is_done() -> None:
             drive(backend.release(first._hold.grant, False, now() + LONG))
-            second.append(here.lock("second", ttl=LONG).acquire())
+            second.append(outside(here.lock("second", ttl=LONG).acquire))
 
         async def slow(self: Gate, deadline: float) -> bool:
             monkeypatch.undo()
@@ -469,3 +469,43 @@ def test_who_waits_for_its_own_clients_turn_is_not_told_that_the_store_is_silent
             begun = now()
             assert {type(answer) for answer in ask("y")} == {holdfast.Unavailable}
             assert now() - begun < 3 * patience + 4  # and not one after another
+
+
+@pytest.mark.req("R8", "R9", "waiter paused, then granted")
+def test_who_looks_late_beside_many_tombstones_still_stands_in_line(server: SqlServer) -> None:
+    """It was stopped for longer than its patience: its row was first deleted with all that had
+    expired, and then refreshed, which found none. It believed to stand in line."""
+    name = "late"
+    claims = "holdfast.holdfast_claims" if isinstance(server, MariaDBServer) else "holdfast_claims"
+    rows = f"FROM {claims} WHERE name = '{name}' AND kind = 0"
+    columns = (
+        "(name, owner, kind, mode, permits, most, ttl, patience, since, expires, look_at, client, "
+        "info)"
+    )
+    with contextlib.ExitStack() as stack:
+        ahead, first, late, next_one = (
+            stack.enter_context(holdfast.connect(server.url)) for _ in range(4)
+        )
+        held = ahead.lock(name, ttl=300).acquire()
+        assert held
+        waiters: list[Acquiring] = []
+        for client in (first, late):
+            waiters.append(Acquiring(client.lock(name, ttl=60)))
+            until(lambda: server.query(f"SELECT count(*) {rows}") == str(len(waiters)))
+        (ticket,) = late._current.backend._room.tickets()  # type: ignore[attr-defined]
+        place = server.query(f"SELECT max(place) {rows}")
+        server.query(f"UPDATE {claims} SET expires = since WHERE place = {place}")
+        graves = ", ".join(
+            f"('{name}', 'grave {number}', 2, 0, 0, 0, 1000000, 0, 1, 2, 0, '', '')"
+            for number in range(4)
+        )
+        server.query(f"INSERT INTO {claims} {columns} VALUES {graves}")
+        ticket.look()
+        left = f"SELECT count(*) FROM {claims} WHERE name = '{name}' AND kind = 2"
+        until(lambda: server.query(left) == "0", "the tombstones are swept")
+        assert server.query(f"SELECT max(place) {rows}") == place, "it is still in line"
+        waiters.append(Acquiring(next_one.lock(name, ttl=60)))
+        until(lambda: server.query(f"SELECT count(*) {rows}") == "3", "it stands behind them")
+        held.release()
+        for waiter in waiters:
+            assert waiter.result().release() is True

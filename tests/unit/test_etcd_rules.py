@@ -86,7 +86,7 @@ def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
         monkeypatch.setattr(transport, "_connect", never)
         where = Endpoint("nowhere", 1)
         calls = [(b"", b"")]
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
+        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600, False))
         await connecting()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert len(others) == 2
@@ -95,7 +95,7 @@ def test_the_end_of_a_loop_ends_who_waits_for_a_connection(
         await asyncio.wait(others, timeout=PATIENCE)
         assert waiting.cancelled()
         # But closing the client is no cancellation of who waits.
-        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600))
+        waiting = asyncio.create_task(transport.exchange(where, calls, clock.now() + 3600, False))
         await connecting()
         await transport.close()
         (answer,) = await asyncio.wait_for(waiting, PATIENCE)
@@ -119,7 +119,7 @@ def test_who_has_more_time_connects_once_more(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(transport, "_connect", connect)
         where, now = Endpoint("nowhere", 1), clock.now()
         results = await asyncio.gather(
-            *(transport.exchange(where, [(b"", b"")], now + 0.1 + 30 * n) for n in range(5))
+            *(transport.exchange(where, [(b"", b"")], now + 0.1 + 30 * n, False) for n in range(5))
         )
         assert all(isinstance(answer, Failure) for (answer,) in results)
         assert len(tried) == 2  # one for the first, one for all others

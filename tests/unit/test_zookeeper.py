@@ -15,6 +15,7 @@ from holdfast import Misconfigured, Mode
 from holdfast.backends.common import holders
 from holdfast.backends.url import parse
 from holdfast.backends.zookeeper import ZooKeeperBackend, requests
+from holdfast.backends.zookeeper.handler import Handler
 from holdfast.backends.zookeeper.naming import (
     CELLS,
     Contender,
@@ -26,6 +27,8 @@ from holdfast.backends.zookeeper.naming import (
     standing,
 )
 from holdfast.backends.zookeeper.pool import Pool
+from holdfast.ports.bare import ThreadEvent
+from holdfast.ports.clock import now
 from holdfast.types import Claim
 
 NAMES = st.text(min_size=1).filter(lambda name: not re.search("[\ud800-\udfff]", name))
@@ -223,3 +226,16 @@ def test_a_session_lasts_for_the_ttl_and_not_much_longer(ttl: float) -> None:
 def test_mistakes_in_the_url(url: str, said: str) -> None:
     with pytest.raises(Misconfigured, match=said):
         ZooKeeperBackend.from_url(parse(url))
+
+
+@pytest.mark.req("B3", "law 4")
+def test_who_is_hurried_may_be_hurried_by_a_finaliser() -> None:
+    """`threading.Event.set` takes a lock, and a finaliser that runs inside of it wants the same."""
+    nobody: Any = None
+    handler = Handler(nobody, None)
+    hurried: Any = handler.hurried
+    hurried.set()
+    assert isinstance(hurried, ThreadEvent)
+    began = now()
+    handler.sleep_func(20)
+    assert now() - began < 10

@@ -12,8 +12,7 @@ import pytest
 from tests.unit.toolbox.faulty import Answer, Faulty
 
 import holdfast
-from holdfast.ports.inside import outside
-from holdfast.ports.thread import drive
+from holdfast.ports.thread import drive, outside
 from holdfast.types import CellConflict, Unknown
 
 

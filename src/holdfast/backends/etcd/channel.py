@@ -96,9 +96,10 @@ class Transport(Protocol):
     """Moves bytes: one for each port."""
 
     async def exchange(
-        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float, apart: bool
     ) -> list[bytes | Failure]:
-        """Begin all these calls on one connection; their answers, in the same order."""
+        """Begin all these calls on one connection; their answers, in the same order. `apart`: what
+        keeps leases must not stand in one line with what acquires."""
         ...
 
     async def stream(self, endpoint: Endpoint, headers: bytes, deadline: float) -> Stream | Failure:
@@ -142,11 +143,13 @@ class Channel:
             block = blocks[method] = hpack.encode(headers)
         return block
 
-    async def ask(self, deadline: float, *requests: Request) -> list[bytes | Failure]:
-        return await self._ask(deadline, requests, bool(self._site.user))
+    async def ask(
+        self, deadline: float, *requests: Request, apart: bool = False
+    ) -> list[bytes | Failure]:
+        return await self._ask(deadline, requests, bool(self._site.user), apart)
 
     async def _ask(
-        self, deadline: float, requests: Sequence[Request], again: bool
+        self, deadline: float, requests: Sequence[Request], again: bool, apart: bool
     ) -> list[bytes | Failure]:
         """`again`: if the token is refused, log in and ask once more."""
         if self._site.user and not self._access[0]:
@@ -158,7 +161,7 @@ class Channel:
             turn, token = self._turn, self._access[0]
             calls = [(self._headers(method), message) for method, message in requests]
             endpoint, limit, begun = self._endpoint, self._limit(deadline), self._port.now()
-            results = await self._transport.exchange(endpoint, calls, limit)
+            results = await self._transport.exchange(endpoint, calls, limit, apart)
             failure = next((one for one in results if isinstance(one, Failure)), None)
             if failure is None:
                 self._reasons.reached(endpoint)
@@ -173,7 +176,7 @@ class Channel:
                     failure = await self._log_in(token, deadline)
                     asked = [requests[n] for n in late]
                     fresh = (
-                        await self._ask(deadline, asked, False)
+                        await self._ask(deadline, asked, False, apart)
                         if failure is None
                         else [failure] * len(late)
                     )
@@ -266,7 +269,9 @@ class Channel:
         for _ in self._site.endpoints:
             turn = self._turn
             calls = [(self._headers(wire.AUTHENTICATE), message)]
-            (result,) = await self._transport.exchange(self._endpoint, calls, self._limit(deadline))
+            (result,) = await self._transport.exchange(
+                self._endpoint, calls, self._limit(deadline), apart=True
+            )
             if isinstance(result, bytes):
                 try:
                     fresh = answers.token_of(result)

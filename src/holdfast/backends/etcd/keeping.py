@@ -51,7 +51,9 @@ async def renew(
     for session in alive:
         requests.append((wire.KEEP_ALIVE, wire.lease_id(session.id)))
         requests.append((wire.TIME_TO_LIVE, wire.time_to_live(session.id, True)))
-    results = await ask_again(book.channel, port, deadline, *requests) if requests else []
+    results = (
+        await ask_again(book.channel, port, deadline, *requests, apart=True) if requests else []
+    )
     keys: dict[int, set[bytes]] = {}
     for session, beat, listed in zip(alive, results[::2], results[1::2], strict=True):
         kept[session.id] = book.sessions.kept(session, sent, beat)
@@ -87,7 +89,7 @@ async def _gone(
         return {}
     parts = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
     requests = [(wire.TXN, wire.txn([], [_get(one) for one in part], [])) for part in parts]
-    results = await ask_again(book.channel, book.port, deadline, *requests)
+    results = await ask_again(book.channel, book.port, deadline, *requests, apart=True)
     gone: dict[Entry, bool | Failure] = {}
     for part, result in zip(parts, results, strict=True):
         if isinstance(result, Failure):

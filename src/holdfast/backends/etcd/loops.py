@@ -221,9 +221,9 @@ class LoopTransport:
         self._streams: set[_Link] = set()
 
     async def exchange(
-        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float, apart: bool
     ) -> list[bytes | Failure]:
-        link = self._links.get(endpoint)
+        link = self._links.get(endpoint)  # shared by all: nobody stands in line
         if link is None or link.retired or (link.stale and not await link.lives(deadline)):
             connected = await self._shared(endpoint, deadline)
             if isinstance(connected, Failure):

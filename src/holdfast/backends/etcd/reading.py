@@ -17,19 +17,20 @@ TRIES = 4
 
 
 async def ask_again(
-    channel: Channel, port: Port, deadline: float, *requests: Request
+    channel: Channel, port: Port, deadline: float, *requests: Request, apart: bool = False
 ) -> list[bytes | Failure]:
     """`Channel.ask`, and once more where no answer came: an idle connection may have been cut long
     ago, and a lost answer must not cost all the time there is."""
     for tried in range(1, TRIES):
         now = port.now()
-        results = await channel.ask(min(deadline, now + max(0.2, (deadline - now) / 2)), *requests)
+        limit = min(deadline, now + max(0.2, (deadline - now) / 2))
+        results = await channel.ask(limit, *requests, apart=apart)
         silent = any(isinstance(one, Failure) and one.code == NO_ANSWER for one in results)
         left = deadline - port.now()
         if not silent or left <= 0:
             return results
         await port.sleep(pause(tried, port.random(), left))
-    return await channel.ask(deadline, *requests)
+    return await channel.ask(deadline, *requests, apart=apart)
 
 
 async def read(channel: Channel, port: Port, deadline: float, *requests: Request) -> list[bytes]:

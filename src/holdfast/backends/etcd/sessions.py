@@ -169,7 +169,11 @@ class Sessions:
     async def _beat(self, session: Session, deadline: float) -> bool | None:
         sent = self._port.now()
         (result,) = await ask_again(
-            self._channel, self._port, deadline, (wire.KEEP_ALIVE, wire.lease_id(session.id))
+            self._channel,
+            self._port,
+            deadline,
+            (wire.KEEP_ALIVE, wire.lease_id(session.id)),
+            apart=True,
         )
         return self.kept(session, sent, result)
 

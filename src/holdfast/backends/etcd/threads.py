@@ -166,15 +166,15 @@ class ThreadTransport:
     def __init__(self, port: Port, tls: ssl.SSLContext | None) -> None:
         self._port = port
         self._tls = tls
-        self._pools: dict[Endpoint, _Pool] = {}
+        self._pools: dict[tuple[Endpoint, bool], _Pool] = {}
         self._closed = False
 
     async def exchange(
-        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float
+        self, endpoint: Endpoint, calls: Sequence[Block], deadline: float, apart: bool
     ) -> list[bytes | Failure]:
-        pool = self._pools.get(endpoint)
+        pool = self._pools.get((endpoint, apart))
         if pool is None:
-            pool = self._pools.setdefault(endpoint, _Pool(self._port))
+            pool = self._pools.setdefault((endpoint, apart), _Pool(self._port))
         place = await pool.place(lambda: deadline)
         if place is None:
             text = f"all {MOST} connections to {endpoint} are in use"

@@ -98,7 +98,8 @@ class Steps:
             await self._drop(session, line, deadline)
         writes = self._writes(name, line)
         if line.sweep:
-            writes.insert(0, (words.drop_all, (name, line.now)))
+            # Behind all the others: what they refresh, or take out of the line, has not expired.
+            writes.append((words.drop_all, (name, line.now)))
         if not writes and not line.dead and not line.reaped:
             await session.run(*ROLLBACK, deadline)
             return answer

@@ -17,7 +17,6 @@ import math
 import select
 import socket
 import ssl
-import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,7 +25,8 @@ from kazoo.handlers.threading import (  # type: ignore[import-untyped]
 )
 
 from holdfast.backends.quiet import Socket, socket_pair
-from holdfast.ports.bare import Thread
+from holdfast.ports.bare import Thread, ThreadEvent
+from holdfast.ports.clock import now
 
 __all__ = ["CONNECT_PATIENCE", "Handler"]
 
@@ -64,7 +64,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self._owner = owner
         self._tls = tls
-        self.hurried = threading.Event()
+        self.hurried = ThreadEvent()  # set by finalisers
         self.patience = math.inf
         self._distrust: list[str] = []  # of each host tried in this round, "" if it is another
 
@@ -73,7 +73,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         distrust, self._distrust = self._distrust, []
         if distrust and all(distrust):
             self._owner.distrust(distrust[0])
-        self.hurried.wait(seconds)
+        self.hurried.block(now() + seconds)
 
     def start(self) -> None:
         """No threads for completions and watches: ours do not wait."""
