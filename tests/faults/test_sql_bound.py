@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import AcquireTimeout, LeaseLost, Misconfigured, Unavailable, Unsupported, aio
 from holdfast.ports.clock import now
-from holdfast.ports.thread import drive
+from holdfast.ports.thread import drive, outside
 from holdfast.testing import FaultProxy
 from tests.servers import MariaDBServer, PostgresServer, install
 from tests.servers.pgbouncer import PgBouncer
@@ -329,7 +329,7 @@ def test_a_holder_killed_before_it_has_its_token_is_no_holder(
             if seen:
                 return int(await bumped(*arguments))
             store.kill(number(here, "ward"))
-            successor = there.lock("ward").acquire(timeout=LONG)
+            successor = outside(lambda: there.lock("ward").acquire(timeout=LONG))
             assert successor is not None
             token = int(await bumped(*arguments))
             seen.append((token, successor))

@@ -51,7 +51,7 @@ def test_a_claim_withdrawn_before_it_was_sent_is_not_sent(
     claim = Claim("x", "0" * 32)
     asked: list[str] = []
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.extend(method for method, _ in requests)
         if requests[0][0] == wire.LEASE_GRANT:
             released = drive(backend.withdraw(claim, True, deadline))
@@ -184,7 +184,7 @@ def test_a_claim_withdrawn_before_its_second_request(monkeypatch: pytest.MonkeyP
     asked: list[str] = []
     write = backend._book.values.write
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.extend(method for method, _ in requests)
         return [LEASE if method == wire.LEASE_GRANT else NOTHING for method, _ in requests]
 
@@ -209,7 +209,7 @@ def test_a_key_put_on_a_session_that_ended_meanwhile_is_deleted(
     claim = Claim("x", "0" * 32)
     asked: list[str] = []
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.extend(method for method, _ in requests)
         if requests[0][0] == wire.TXN:
             for session in backend._sessions._all.values():
@@ -234,7 +234,7 @@ def test_without_space_a_lock_is_given_back_though_no_tombstone_is_put(
     full = Failure(8, "etcdserver: mvcc: database space exceeded")
     replies: list[bytes | Failure] = [LEASE, Failure(NO_ANSWER, "silence"), full, b"\x10\x01"]
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.append(requests[0][0])
         return [replies.pop(0) if replies else NOTHING]
 
@@ -253,7 +253,7 @@ def test_a_put_refused_for_want_of_space_is_taken_back(monkeypatch: pytest.Monke
     asked: list[str] = []
     full = Failure(8, "etcdserver: mvcc: database space exceeded")
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.append(requests[0][0])
         answers: dict[str, bytes | Failure] = {wire.LEASE_GRANT: LEASE, wire.DELETE: b"\x10\x01"}
         return [answers.get(method, full) for method, _ in requests]
@@ -279,7 +279,7 @@ def test_validity_is_counted_from_before_the_request(monkeypatch: pytest.MonkeyP
     backend, port = _opened()
     moments: list[float] = []
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         moments.append(port.now())
         time.sleep(0.1)
         no_list = Failure(PERMISSION_DENIED, "of keys", applied=False)
@@ -312,7 +312,7 @@ def test_a_session_with_a_tombstone_takes_no_new_claims(monkeypatch: pytest.Monk
     leases = iter((b"\x10\x05\x18\x1e", b"\x10\x06\x18\x1e"))
     unanswered = [Failure(NO_ANSWER, "silence")]
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         if requests[0][0] == wire.LEASE_GRANT:
             return [next(leases)]
         return [unanswered.pop() if unanswered else TAKEN for _ in requests]
@@ -436,7 +436,7 @@ def test_a_key_deleted_by_hand_is_missed(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     asked: list[str] = []
 
-    async def ask(deadline: float, *requests: Request) -> list[bytes | Failure]:
+    async def ask(deadline: float, *requests: Request, **_: bool) -> list[bytes | Failure]:
         asked.extend(method for method, _ in requests)
         answers = {
             wire.LEASE_GRANT: LEASE,

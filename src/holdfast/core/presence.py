@@ -124,7 +124,8 @@ class Detectable(Backend, Protocol):
 def detectable(backend: Backend, store: str) -> Detectable:
     if not isinstance(backend, Detectable):
         raise Unsupported(
-            f"{store} has no use for crash_grace and `holdfast sentinel`: it frees what a dead "
-            f"client holds by itself, or cannot tell that it died. {WATCHED} can"
+            f"{store} has no use for a crash detector (crash_grace, `holdfast sentinel`): it "
+            "frees what a dead client holds by itself, or cannot tell that it died. "
+            f"{WATCHED} can"
         )
     return backend
