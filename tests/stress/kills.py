@@ -353,7 +353,7 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=LEASE, help="seconds (2)")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--record", type=Path, help="keep the figures there: kills-SERVER.json")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     if unknown := set(asked.tool) - set(TOOLS):
         parser.error(f"no such tool: {', '.join(unknown)}")
     if asked.seed is None:

@@ -74,8 +74,8 @@ class Recipe:
     def sharing(self) -> Want:
         if self.use is None:
             raise Unsupported(
-                "hold() needs shared claims, which this backend has not: use get(), and read the "
-                "value again when it turns out to be replaced"
+                "hold() needs shared claims, which this backend does not have: use get(), and read "
+                "the value again when it turns out to be replaced"
             )
         return self.use
 
@@ -290,7 +290,9 @@ class Use:
     async def run(self, compute: Compute, timeout: float, inside: bool) -> tuple[Hold | Busy, Any]:
         engine, recipe = self.engine, self.recipe
         deadline = deadline_of(engine.port, timeout)
-        for _ in range(VAIN):
+        vain = 0
+        while vain < VAIN:
+            began = engine.port.now()
             work = _Work(engine, recipe, compute, deadline)
             try:
                 await _get(work, inside)
@@ -307,6 +309,8 @@ class Use:
                 return hold, decode(recipe.name, data)
             await engine.release(hold, self.acquisition)  # it was over just then
             self.acquisition = Acquisition(engine, recipe.sharing)
+            # One that was over before its time was invalidated: others go on, and so do we.
+            vain += engine.port.now() >= min(began + recipe.ttl, deadline)
         raise Unavailable(
             f"the value of {recipe.name!r} was over before it could be used, {VAIN} times: "
             f"ttl={recipe.ttl:g} is too short for computing it, or it is invalidated all the time"

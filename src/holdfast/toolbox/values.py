@@ -65,7 +65,7 @@ def need(capabilities: Capabilities, tool: str, *modes: Mode, fencing: bool = Fa
         if mode not in capabilities.modes:
             reason = f", because {capabilities.why_not}" if capabilities.why_not else ""
             raise Unsupported(
-                f"{tool} needs {mode.value} claims, which this backend has not{reason}; "
+                f"{tool} needs {mode.value} claims, which this backend does not have{reason}; "
                 f"{ALL_KINDS} have them"
             )
         if fencing and mode not in capabilities.fencing:

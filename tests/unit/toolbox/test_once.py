@@ -13,7 +13,7 @@ from tests.unit.toolbox.faulty import Answer, Faulty
 
 import holdfast
 from holdfast.ports.thread import drive, outside
-from holdfast.types import CellConflict, Unknown
+from holdfast.types import CellConflict, Mode, Unknown
 
 
 def slowly(locks: holdfast.Locks, value: str) -> Callable[[], str]:
@@ -254,6 +254,33 @@ def test_a_value_that_is_over_at_once_is_not_computed_for_ever(locks: holdfast.L
     with pytest.raises(holdfast.Unavailable, match="too short"):
         locks.once("x", 0.01, compute, ahead=0).hold().acquire(timeout=0.01)
     assert len(computed) == 3
+
+
+@pytest.mark.req("R70", "B5")
+@pytest.mark.parametrize("timeout", [-1.0, 0.0])
+def test_a_value_that_others_invalidate_all_the_time_is_tried_for_as_long_as_there_is_time(
+    locks: holdfast.Locks, other: holdfast.Locks, timeout: float
+) -> None:
+    backend: Any = locks._engine().backend
+    attempt = backend.attempt
+    invalidated: list[str] = []
+
+    async def late(claim: Any, *rest: Any) -> Any:
+        if claim.name.startswith("using:") and claim.mode is Mode.SHARED and len(invalidated) < 10:
+            invalidated.append(claim.owner)
+            outside(lambda: other.once("x", 100, lambda: "value").invalidate("value"))
+        return await attempt(claim, *rest)
+
+    backend.attempt = late
+    hold = locks.once("x", 100, lambda: "value").hold()
+    if timeout:
+        with hold as using:
+            assert using.value == "value"
+        assert len(set(invalidated)) == 10
+    else:
+        with pytest.raises(holdfast.Unavailable, match="invalidated all the time"):
+            hold.acquire(blocking=False)
+        assert len(invalidated) == 3
 
 
 @pytest.mark.req("R70", "B5")
