@@ -285,6 +285,50 @@ def test_a_client_that_closes_pays_what_it_learns_to_owe_only_then(
         assert not slow.call("EXISTS", lock)
 
 
+@pytest.mark.req("R34", "law 3", "NOSCRIPT", "R2")
+@pytest.mark.parametrize("port", ["sync", "aio"])
+def test_a_client_that_goes_on_and_asks_nothing_leaves_no_vote_on_a_slow_node(
+    masters: RedisMasters, port: str
+) -> None:
+    """The same, and the client stays: a thread reads nothing until it asks again."""
+    slow = masters.nodes[2]
+    with FaultProxy(("127.0.0.1", slow.port), framing="resp") as proxy:
+        ports = [masters.nodes[0].port, masters.nodes[1].port, proxy.port]
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        url = fresh(f"redlock://{hosts}", **OPTIONS)
+        lock = Keys(parse(url).query["prefix"]).lock("x")
+        for node in masters.nodes:
+            node.call("SCRIPT", "FLUSH")
+
+        def votes() -> bool:
+            return bool(slow.call("EXISTS", lock))
+
+        def sync() -> None:
+            with holdfast.connect(url) as locks:
+                lease = locks.lock("x", ttl=600).acquire()
+                assert lease
+                lease.renew()
+                assert votes()
+                with proxy.delay(0.1, "to_client"):
+                    assert lease.release()
+                until(lambda: not votes(), "no vote")
+
+        async def asynchronous() -> None:
+            async with aio.connect(url) as locks:
+                lease = await locks.lock("x", ttl=600).acquire()
+                assert lease
+                await lease.renew()
+                assert votes()
+                with proxy.delay(0.1, "to_client"):
+                    assert await lease.release()
+                    await asyncio.to_thread(until, lambda: not votes(), "no vote")
+
+        if port == "sync":
+            sync()
+        else:
+            asyncio.run(asynchronous())
+
+
 @pytest.mark.req("R34", "law 3", "R2")
 @pytest.mark.parametrize("port", ["sync", "aio"])
 def test_a_client_that_asks_nothing_any_more_pays_what_it_owes(

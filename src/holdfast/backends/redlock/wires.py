@@ -59,7 +59,7 @@ class Wire:
     __slots__ = (
         "_feed", "_from", "_gets", "_greeting", "_letter", "_plain", "_recv", "_refused", "_said",
         "_send", "_settings", "_wanted", "error", "fd", "fresh", "node", "out", "owed", "place",
-        "polled_out", "received", "sent", "since", "sock", "state", "waited_for",
+        "polled_out", "received", "sent", "since", "sock", "state", "taught", "waited_for",
     )  # fmt: skip
 
     def __init__(self, node: Member, place: int, settings: NodeSettings) -> None:
@@ -80,6 +80,7 @@ class Wire:
         self._said: list[Any] = []  # in answer to the greeting
         self.out = b""  # what the kernel did not take yet
         self.polled_out = True  # the crew polls for writing, too
+        self.taught = False  # a farewell was spelled out to it
         self._refused = False  # an error is among the fresh replies
         self._plain = settings.tls is None
         sock = _begin(node)
@@ -117,9 +118,18 @@ class Wire:
         self.fresh = []
         self._refused = False
         if ready:
-            self._say(letter, letter.words(self.place, self))
+            self._say(letter, self._words(letter))
         else:
             self._letter = letter
+
+    def _words(self, letter: Letter) -> bytes:
+        """**Hazard**: a quorum is enough for a release, and then nobody reads what another node
+        says of it, until the crew is used again: least of all that it does not know the script. So
+        the first farewell on a connection is spelled out."""
+        if self.taught or letter.debt(self.place) is None:
+            return letter.words(self.place, self)
+        self.taught = True
+        return letter.spelled_out(self.place, self)
 
     def spell_out(self, letter: Letter) -> bool:
         """The node did not know a script: say it again in full; False if it knew them all."""
@@ -260,7 +270,7 @@ class Wire:
         self._pay()
         letter, self._letter = self._letter, None
         if letter is not None:
-            self._say(letter, letter.words(self.place, self))
+            self._say(letter, self._words(letter))
 
     def _pay(self) -> None:
         debts = self.node.due()
