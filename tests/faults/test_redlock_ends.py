@@ -245,6 +245,14 @@ def test_a_refused_try_leaves_no_vote_on_nodes_that_know_no_script(masters: Redi
     until(lambda: not any(node.call("EXISTS", lock) for node in masters.nodes[3:]), "no vote")
 
 
+def without_scripts(masters: RedisMasters, proxy: FaultProxy) -> str:
+    """Three nodes that know no script; the last is behind the proxy."""
+    for node in masters.nodes:
+        node.call("SCRIPT", "FLUSH")
+    ports = [masters.nodes[0].port, masters.nodes[1].port, proxy.port]
+    return fresh("redlock://" + ",".join(f"127.0.0.1:{port}" for port in ports), **OPTIONS)
+
+
 @pytest.mark.req("R34", "law 3", "NOSCRIPT", "R2")
 @pytest.mark.parametrize("port", ["sync", "aio"])
 def test_a_client_that_closes_pays_what_it_learns_to_owe_only_then(
@@ -254,12 +262,8 @@ def test_a_client_that_closes_pays_what_it_learns_to_owe_only_then(
     for it any more, and then the client was closed. Its vote stayed for the ttl."""
     slow = masters.nodes[2]
     with FaultProxy(("127.0.0.1", slow.port), framing="resp") as proxy:
-        ports = [masters.nodes[0].port, masters.nodes[1].port, proxy.port]
-        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-        url = fresh(f"redlock://{hosts}", **OPTIONS | {"node_timeout": 2})
+        url = without_scripts(masters, proxy)
         lock = Keys(parse(url).query["prefix"]).lock("x")
-        for node in masters.nodes:
-            node.call("SCRIPT", "FLUSH")
 
         def sync() -> None:
             with holdfast.connect(url) as locks:
@@ -293,12 +297,8 @@ def test_a_client_that_goes_on_and_asks_nothing_leaves_no_vote_on_a_slow_node(
     """The same, and the client stays: a thread reads nothing until it asks again."""
     slow = masters.nodes[2]
     with FaultProxy(("127.0.0.1", slow.port), framing="resp") as proxy:
-        ports = [masters.nodes[0].port, masters.nodes[1].port, proxy.port]
-        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-        url = fresh(f"redlock://{hosts}", **OPTIONS)
+        url = without_scripts(masters, proxy)
         lock = Keys(parse(url).query["prefix"]).lock("x")
-        for node in masters.nodes:
-            node.call("SCRIPT", "FLUSH")
 
         def votes() -> bool:
             return bool(slow.call("EXISTS", lock))
