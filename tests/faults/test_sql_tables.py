@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import subprocess
 import sys
 import threading
@@ -231,7 +232,7 @@ async def _count(url: str) -> int:
 @pytest.mark.req("R42")
 def test_optimistic_work_in_tasks(place: Place) -> None:
     assert asyncio.run(_count(place.url)) > 0
-    assert asyncio.run(_count("memory://optimistic")) > 0
+    assert asyncio.run(_count(f"memory://{secrets.token_hex(8)}")) > 0
 
 
 def test_other_stores_have_nothing_to_make_or_to_sweep() -> None:

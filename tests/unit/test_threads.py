@@ -1,5 +1,8 @@
 """Threads that run beside the caller: nobody waits for their beginning, Ctrl-C is Ctrl-C, and what
-the garbage collector finds in them stops nothing."""
+the garbage collector finds in them stops nothing.
+
+Over 400 lines: cases, each read by itself, that share how an interrupt is put at a line.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class Held(Thread):
 
     def _bootstrap(self) -> None:
         self.may_live.wait(5)
-        super()._bootstrap()  # type: ignore[misc]
+        super()._bootstrap()
 
 
 @pytest.fixture
@@ -234,6 +237,39 @@ def test_what_threading_takes_for_a_failure_to_start(
     go_on.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.mark.req("KeyboardInterrupt at any line")
+def test_a_thread_that_comes_after_it_was_cleaned_up_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same, and the thread was slower: it did not find itself, and said so on stderr."""
+    name = "_start_new_thread" if OLD else "_start_joinable_thread"
+    start_new_thread = getattr(threading, name)
+    errors: list[BaseException] = []
+    ended, ran = threading.Event(), threading.Event()
+    mutex: Any = threading._active_limbo_lock  # type: ignore[attr-defined]
+
+    def struck(bootstrap: Callable[[], None], *arguments: Any, **named: Any) -> None:
+        def watched() -> None:
+            try:
+                bootstrap()
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                ended.set()
+
+        start_new_thread(watched, *arguments, **named)
+        raise TimeLimit
+
+    monkeypatch.setattr(threading, name, struck)
+    thread = Thread(ran.set, "holdfast-test")
+    with mutex, pytest.raises(TimeLimit):
+        thread.start()
+    assert ended.wait(20)
+    assert not thread.is_alive()
+    assert not ran.is_set()
+    assert errors == []
 
 
 @pytest.mark.req("KeyboardInterrupt at any line")

@@ -102,6 +102,15 @@ class Thread(threading.Thread):
                 raise error.__context__ from None  # what `threading` takes for a failure to start
             raise
 
+    def _bootstrap(self) -> None:
+        """Called off, by an exception of somebody's signal handler: `threading` takes that for a
+        failure to start, and forgets a thread that comes and looks for itself. Nobody's error."""
+        try:
+            super()._bootstrap()  # type: ignore[misc] # what the new thread runs
+        except KeyError:
+            if self._launched:
+                raise
+
     def run(self) -> None:
         try:
             if self._turn.acquire(blocking=False):
